@@ -1,0 +1,510 @@
+//! Locks inside this process: the double for tests of code that uses locks.
+//!
+//! Behaves like a store with leases, on a clock and with faults of the test's choosing: see [`Store`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, watch};
+
+use crate::backend::{Attempt, Backend, Capabilities, Grant, Hold, Renewal, Request, Revoked, Signal, lock};
+use crate::clock::{Clock, Moment};
+use crate::url::StoreUrl;
+use crate::{Error, FencingToken, Handle, Holder, Locks, Loss, Name, Owner, Result};
+
+pub use crate::clock::ManualClock;
+
+/// A store in memory, with faults on demand.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use fencepost::memory::{ManualClock, Store};
+/// use fencepost::{Loss, State};
+///
+/// let clock = ManualClock::new();
+/// let store = Store::with_clock(&clock);
+/// let locks = store.locks()?;
+/// let guard = locks.lock("job").ttl(Duration::from_secs(30)).acquire().await?;
+///
+/// clock.advance(Duration::from_secs(600)).await;              // time passes, renewals are made
+/// assert!(matches!(guard.state(), State::Held { .. }));
+///
+/// clock.leap(Duration::from_secs(60));                        // the process was frozen for a minute
+/// assert_eq!(guard.state(), State::Lost(Loss::Paused));
+/// # Ok::<(), fencepost::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Store(Arc<Shared>);
+
+/// A kind of call to the store, for [`Store::fail`], [`Store::lose_answers`] and [`Store::delay`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Call {
+    /// Acquire, try, and attach.
+    Acquire,
+    /// Renewals by the keeper, extensions by the caller, and detach.
+    Renew,
+    /// Releases.
+    Release,
+}
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    names: Mutex<BTreeMap<Name, Entry>>,
+    faults: Mutex<[Faults; 3]>,
+    frozen: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    last_token: u64,
+    holder: Option<Held>,
+    queue: VecDeque<Arc<Notify>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    owner: Owner,
+    token: FencingToken,
+    until: Moment,
+    since: SystemTime,
+    note: Arc<str>,
+    signal: Arc<Signal>,
+    revoked: Option<String>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Faults {
+    fail: usize,
+    lose: usize,
+    delay: Duration,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::on(Clock::system())
+    }
+}
+
+impl Store {
+    /// An empty store on the system's clock.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty store on a clock that the test moves.
+    pub fn with_clock(clock: &ManualClock) -> Self {
+        Self::on(clock.clock())
+    }
+
+    fn on(clock: Clock) -> Self {
+        Self(Arc::new(Shared {
+            clock,
+            names: Mutex::default(),
+            faults: Mutex::default(),
+            frozen: watch::Sender::new(false),
+        }))
+    }
+
+    /// The locks of this store. Each call counts its own statistics; all see the same locks.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the keeper's thread cannot be started.
+    pub fn locks(&self) -> Result<Locks> {
+        Locks::assemble(Arc::new(self.clone()), None)
+    }
+
+    /// Ends the lease of a name now, without telling the holder, as if the store's timer had run out early.
+    /// `false` if nobody holds it.
+    pub fn expire(&self, name: &str) -> bool {
+        self.with_holder(name, |entry| {
+            entry.holder = None;
+            entry.wake();
+        })
+    }
+
+    /// Takes a lock away and tells the holder at once, as a push would. `false` if nobody holds it.
+    pub fn lose(&self, name: &str, why: Loss) -> bool {
+        self.with_holder(name, |entry| {
+            if let Some(held) = entry.holder.take() {
+                held.signal.raise(why);
+            }
+            entry.wake();
+        })
+    }
+
+    /// Lets the next `times` calls of a kind fail without having any effect.
+    pub fn fail(&self, call: Call, times: usize) {
+        lock(&self.0.faults)[call as usize].fail = times;
+    }
+
+    /// Lets the next `times` calls of a kind take effect, and loses their answers.
+    pub fn lose_answers(&self, call: Call, times: usize) {
+        lock(&self.0.faults)[call as usize].lose = times;
+    }
+
+    /// Delays the answers to a kind of call, after they have taken effect. Zero ends it.
+    pub fn delay(&self, call: Call, by: Duration) {
+        lock(&self.0.faults)[call as usize].delay = by;
+    }
+
+    /// Stops answering. Calls hang, without effect, until [`thaw`](Self::thaw).
+    pub fn freeze(&self) {
+        self.0.frozen.send_replace(true);
+    }
+
+    /// Answers again.
+    pub fn thaw(&self) {
+        self.0.frozen.send_replace(false);
+    }
+
+    /// How many locks are held now.
+    pub fn held(&self) -> usize {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        names.values_mut().filter_map(|entry| entry.current(now)).count()
+    }
+
+    fn with_holder(&self, name: &str, change: impl FnOnce(&mut Entry)) -> bool {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let Some(entry) = Name::new(name).ok().and_then(|name| names.get_mut(&name)) else { return false };
+        let held = entry.current(now).is_some();
+        if held {
+            change(entry);
+        }
+        held
+    }
+
+    /// What happens to a call before it takes effect.
+    async fn before(&self, call: Call) -> Result<()> {
+        let mut frozen = self.0.frozen.subscribe();
+        // The sender lives in `self`.
+        let _ = frozen.wait_for(|frozen| !frozen).await;
+        let faults = &mut lock(&self.0.faults)[call as usize];
+        if faults.fail > 0 {
+            faults.fail -= 1;
+            return Err(unavailable("a scripted fault"));
+        }
+        Ok(())
+    }
+
+    /// What happens to its answer.
+    async fn after(&self, call: Call) -> Result<()> {
+        let Faults { delay, lose, .. } = {
+            let faults = &mut lock(&self.0.faults)[call as usize];
+            let now = *faults;
+            faults.lose = faults.lose.saturating_sub(1);
+            now
+        };
+        if !delay.is_zero() {
+            self.0.clock.sleep_until(self.0.clock.now().plus(delay)).await;
+        }
+        if lose > 0 {
+            return Err(unavailable("a scripted fault: the answer was lost"));
+        }
+        Ok(())
+    }
+
+    /// Takes the lock if it is free and, for waiters, their turn.
+    fn take(
+        &self,
+        request: &Request,
+        turn: Option<&Arc<Notify>>,
+    ) -> Result<Grant, Box<(Option<Holder>, Moment)>> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let entry = names.entry(request.name.clone()).or_default();
+        if let Some(held) = entry.current(now) {
+            return Err(Box::new((Some(held.holder(&request.name, now)), held.until)));
+        }
+        if let (Some(turn), Some(first)) = (turn, entry.queue.front())
+            && !Arc::ptr_eq(turn, first)
+        {
+            first.notify_one();
+            return Err(Box::new((None, Moment::NEVER)));
+        }
+        entry.last_token += 1;
+        let Some(token) = FencingToken::new(entry.last_token) else {
+            return Err(Box::new((None, Moment::NEVER)));
+        };
+        entry.holder = Some(Held {
+            owner: request.owner,
+            token,
+            until: now.plus(request.ttl),
+            since: SystemTime::now(),
+            note: request.note.clone(),
+            signal: request.signal.clone(),
+            revoked: None,
+        });
+        let hold = MemoryHold { store: self.clone(), name: request.name.clone(), owner: request.owner };
+        Ok(Grant { token, sent: now, term: Some(request.ttl), hold: Arc::new(hold) })
+    }
+
+    /// Passes a grant on, or undoes it if the answer is lost or nobody waits for it any more.
+    async fn deliver(&self, grant: Grant, request: &Request) -> Result<Grant> {
+        let mut undo = Undo { store: self, name: &request.name, owner: request.owner, armed: true };
+        self.after(Call::Acquire).await?;
+        undo.armed = false;
+        Ok(grant)
+    }
+
+    fn release(&self, name: &Name, owner: Owner) -> bool {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let Some(entry) = names.get_mut(name) else { return false };
+        let ours = entry.current(now).is_some_and(|held| held.owner == owner);
+        if ours {
+            entry.holder = None;
+            entry.wake();
+        }
+        ours
+    }
+
+    fn renew(
+        &self,
+        name: &Name,
+        owner: Owner,
+        term: Duration,
+        signal: Option<&Arc<Signal>>,
+    ) -> Result<FencingToken, Loss> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let Some(held) = names.get_mut(name).and_then(|entry| entry.current(now)) else {
+            return Err(Loss::Taken);
+        };
+        match &held.revoked {
+            _ if held.owner != owner => Err(Loss::Taken),
+            Some(reason) => Err(Loss::ForceReleased { reason: reason.clone() }),
+            None => {
+                held.until = held.until.max(now.plus(term));
+                if let Some(signal) = signal {
+                    held.signal = signal.clone();
+                }
+                Ok(held.token)
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// The holder, unless its lease has ended.
+    fn current(&mut self, now: Moment) -> Option<&mut Held> {
+        if self.holder.as_ref().is_some_and(|held| held.until <= now) {
+            self.holder = None;
+        }
+        self.holder.as_mut()
+    }
+
+    fn wake(&self) {
+        if let Some(first) = self.queue.front() {
+            first.notify_one();
+        }
+    }
+}
+
+impl Held {
+    fn holder(&self, name: &Name, now: Moment) -> Holder {
+        Holder {
+            owner: Some(self.owner),
+            token: Some(self.token),
+            host: Some(crate::identity::host().to_owned()),
+            pid: Some(std::process::id()),
+            note: Some(self.note.to_string()).filter(|note| !note.is_empty()),
+            since: Some(self.since),
+            expires_in: Some(self.until.since(now)),
+            revoked: self.revoked.clone(),
+            ..Holder::unknown(name.clone())
+        }
+    }
+}
+
+fn unavailable(what: &str) -> Error {
+    Error::Unavailable { store: "memory:".to_owned(), source: what.into() }
+}
+
+/// Gives back a grant that never reached its caller.
+struct Undo<'a> {
+    store: &'a Store,
+    name: &'a Name,
+    owner: Owner,
+    armed: bool,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.store.release(self.name, self.owner);
+        }
+    }
+}
+
+/// A place in the queue of a name.
+struct Place<'a> {
+    store: &'a Store,
+    name: &'a Name,
+    turn: Arc<Notify>,
+}
+
+impl<'a> Place<'a> {
+    fn new(store: &'a Store, name: &'a Name) -> Self {
+        let turn = Arc::new(Notify::new());
+        lock(&store.0.names).entry(name.clone()).or_default().queue.push_back(turn.clone());
+        Self { store, name, turn }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = lock(&self.store.0.names).get_mut(self.name) {
+            entry.queue.retain(|turn| !Arc::ptr_eq(turn, &self.turn));
+            // The wake-up may have been meant for us; a spare one does no harm.
+            entry.wake();
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Store {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new("memory:".to_owned(), true, true, true)
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.before(Call::Acquire).await?;
+        match self.take(request, None) {
+            Ok(grant) => self.deliver(grant, request).await.map(Attempt::Granted),
+            Err(busy) => {
+                self.after(Call::Acquire).await?;
+                Ok(Attempt::Busy(busy.0))
+            }
+        }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Grant> {
+        self.before(Call::Acquire).await?;
+        let place = Place::new(self, &request.name);
+        loop {
+            let (holder, until) = match self.take(request, Some(&place.turn)) {
+                Ok(grant) => {
+                    drop(place);
+                    return self.deliver(grant, request).await;
+                }
+                Err(busy) => *busy,
+            };
+            if let Some(holder) = holder {
+                request.seen.note(holder);
+            }
+            let deadline = (until < Moment::NEVER).then_some(until);
+            self.0.clock.within(deadline, place.turn.notified()).await;
+        }
+    }
+
+    async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
+        self.before(Call::Acquire).await?;
+        let (name, owner, sent) = (handle.name(), handle.owner(), self.0.clock.now());
+        let token = self
+            .renew(name, owner, request.ttl, Some(&request.signal))
+            .map_err(|why| Error::lost(name, why))?;
+        self.after(Call::Acquire).await?;
+        let hold = MemoryHold { store: self.clone(), name: name.clone(), owner };
+        Ok(Grant { token, sent, term: Some(request.ttl), hold: Arc::new(hold) })
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let matching = names.iter_mut().filter(|(name, _)| name.as_str().starts_with(prefix));
+        Ok(matching.filter_map(|(name, entry)| Some(entry.current(now)?.holder(name, now))).collect())
+    }
+
+    async fn show(&self, name: &Name) -> Result<Option<Holder>> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        Ok(names.get_mut(name).and_then(|entry| entry.current(now)).map(|held| held.holder(name, now)))
+    }
+
+    async fn force_release(&self, name: &Name, reason: &str, at_once: bool) -> Result<Option<Revoked>> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let Some(entry) = names.get_mut(name) else { return Ok(None) };
+        let Some(held) = entry.current(now) else { return Ok(None) };
+        held.revoked = Some(reason.to_owned());
+        held.signal.raise(Loss::ForceReleased { reason: reason.to_owned() });
+        let holder = held.holder(name, now);
+        entry.last_token += 1;
+        let token = FencingToken::new(entry.last_token).ok_or_else(|| unavailable("tokens ran out"))?;
+        if at_once {
+            entry.holder = None;
+            entry.wake();
+        }
+        Ok(Some(Revoked::new(holder, token, at_once)))
+    }
+
+    async fn close(&self) {}
+}
+
+#[derive(Debug)]
+struct MemoryHold {
+    store: Store,
+    name: Name,
+    owner: Owner,
+}
+
+#[async_trait]
+impl Hold for MemoryHold {
+    async fn renew(&self, term: Duration) -> Result<Renewal> {
+        self.store.before(Call::Renew).await?;
+        let sent = self.store.0.clock.now();
+        let renewed = self.store.renew(&self.name, self.owner, term, None);
+        self.store.after(Call::Renew).await?;
+        Ok(match renewed {
+            Ok(_) => Renewal::Renewed { sent, term: Some(term) },
+            Err(why) => Renewal::Lost(why),
+        })
+    }
+
+    async fn release(&self) -> Result<bool> {
+        self.store.before(Call::Release).await?;
+        let ours = self.store.release(&self.name, self.owner);
+        self.store.after(Call::Release).await?;
+        Ok(ours)
+    }
+
+    async fn detach(&self, term: Duration) -> Result<()> {
+        match self.renew(term).await? {
+            Renewal::Lost(why) => Err(Error::lost(&self.name, why)),
+            Renewal::Renewed { .. } => Ok(()),
+        }
+    }
+
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// `memory:` is a new store each time; `memory:WORD` is the same one for the same word, in this process.
+pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
+    static NAMED: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+    let word = url.path.clone();
+    url.finish()?;
+    if word.is_empty() {
+        return Ok(Arc::new(Store::new()));
+    }
+    let mut named = lock(&NAMED);
+    if let Some(shared) = named.get(&word).and_then(Weak::upgrade) {
+        return Ok(Arc::new(Store(shared)));
+    }
+    let store = Store::new();
+    named.insert(word, Arc::downgrade(&store.0));
+    Ok(Arc::new(store))
+}

@@ -1,0 +1,65 @@
+//! The table of stores: schemes on the left, how to connect on the right. Adding a store means adding one folder
+//! and one line.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::options::check_ttl;
+use crate::url::StoreUrl;
+use crate::{Error, Result};
+
+#[cfg(feature = "file")]
+mod file;
+pub mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
+
+/// A scheme, the feature that brings it, and how to connect if that feature is on.
+type Row = (&'static str, &'static str, Option<fn(StoreUrl) -> Connecting>);
+
+/// `None` where a feature is off.
+macro_rules! store {
+    ($feature:literal, $connect:path) => {{
+        #[cfg(feature = $feature)]
+        let connect: Option<fn(StoreUrl) -> Connecting> = Some(|url| Box::pin($connect(url)));
+        #[cfg(not(feature = $feature))]
+        let connect: Option<fn(StoreUrl) -> Connecting> = None;
+        connect
+    }};
+}
+
+fn stores() -> [Row; 5] {
+    [
+        ("file", "file", store!("file", file::connect)),
+        ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
+        ("redis", "redis", store!("redis", redis::connect)),
+        ("rediss", "tls", store!("tls", redis::connect)),
+        ("redis+unix", "redis", store!("redis", redis::connect)),
+    ]
+}
+
+/// Connects to the store a URL names; also returns the ttl it sets for locks that name none.
+pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Duration>)> {
+    let mut url = StoreUrl::parse(url)?;
+    let stores = stores();
+    let Some((scheme, feature, connect)) = stores.iter().find(|(scheme, ..)| *scheme == url.scheme) else {
+        let schemes: Vec<_> = stores.iter().map(|(scheme, ..)| format!("`{scheme}:`")).collect();
+        return Err(Error::invalid(format!(
+            "no store has the scheme `{}:`; known are {}",
+            url.scheme,
+            schemes.join(", ")
+        )));
+    };
+    let Some(connect) = connect else {
+        return Err(Error::invalid(format!(
+            "`{scheme}:` stores are not built in; build fencepost with the feature `{feature}`"
+        )));
+    };
+    let ttl = url.take_duration("ttl")?;
+    ttl.map(check_ttl).transpose()?;
+    Ok((connect(url).await?, ttl))
+}

@@ -1,0 +1,203 @@
+//! Time that counts system suspend. `std::time::Instant` and tokio's timers stop while a laptop sleeps, so a lease
+//! would look valid for longer than it is; everything here reads `CLOCK_BOOTTIME` instead. The manual clock is
+//! for tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::keeper::Keeper;
+
+/// A point in time of one [`Clock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// Later than every other moment.
+    pub const NEVER: Self = Self(Duration::MAX);
+
+    /// The moment `by` later.
+    #[must_use]
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(by))
+    }
+
+    /// The time from `earlier` to this moment; zero if `earlier` is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// Time since the clock's origin (for the system clock: since boot).
+    pub fn since_origin(self) -> Duration {
+        self.0
+    }
+
+    /// The moment `since` after the clock's origin.
+    pub fn at(since: Duration) -> Self {
+        Self(since)
+    }
+}
+
+/// Where time comes from: the system, or a test.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Option<ManualClock>);
+
+impl Clock {
+    /// The system's suspend-aware monotonic clock.
+    pub fn system() -> Self {
+        Self(None)
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Moment {
+        match &self.0 {
+            None => boottime(),
+            Some(manual) => manual.now(),
+        }
+    }
+
+    /// Waits until `moment`. On the system clock this is as exact as tokio's timers, so it may be late by the
+    /// length of a suspend; nothing that decides about validity waits here.
+    pub async fn sleep_until(&self, moment: Moment) {
+        match &self.0 {
+            None => loop {
+                let left = moment.since(boottime());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(left).await;
+            },
+            Some(manual) => manual.reached(moment).await,
+        }
+    }
+
+    /// Waits for `future`, at most until `deadline`.
+    pub(crate) async fn within<T>(
+        &self,
+        deadline: Option<Moment>,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(deadline) = deadline else {
+            return Some(future.await);
+        };
+        tokio::select! {
+            biased;
+            out = future => Some(out),
+            () = self.sleep_until(deadline) => None,
+        }
+    }
+
+    pub(crate) fn manual(&self) -> Option<&ManualClock> {
+        self.0.as_ref()
+    }
+}
+
+fn boottime() -> Moment {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let id = rustix::time::ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let id = rustix::time::ClockId::Monotonic;
+    let now = rustix::time::clock_gettime(id);
+    // The clock counts up from boot: neither part is ever negative.
+    Moment(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
+}
+
+/// A clock that moves only when told to. For tests, with [`memory::Store`](crate::memory::Store).
+#[derive(Clone, Debug)]
+pub struct ManualClock {
+    now: Arc<watch::Sender<Moment>>,
+    keeper: Arc<std::sync::OnceLock<std::sync::Weak<Keeper>>>,
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        // Not zero, so that a test may subtract.
+        let start = Moment(Duration::from_secs(1_000_000));
+        Self { now: Arc::new(watch::Sender::new(start)), keeper: Arc::default() }
+    }
+}
+
+impl ManualClock {
+    /// A new clock, standing still.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The clock as a [`Clock`].
+    pub fn clock(&self) -> Clock {
+        Clock(Some(self.clone()))
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Moment {
+        *self.now.borrow()
+    }
+
+    /// Lets time pass as it does for a running process: every renewal that falls due on the way is made, at its
+    /// time, before the clock goes on. Returns when all of them are answered.
+    pub async fn advance(&self, by: Duration) {
+        let target = self.now().plus(by);
+        loop {
+            let next = match self.keeper.get().and_then(std::sync::Weak::upgrade) {
+                Some(keeper) => keeper.settled().await,
+                None => Moment::NEVER,
+            };
+            if next > target {
+                break;
+            }
+            self.set(next);
+        }
+        self.set(target);
+        if let Some(keeper) = self.keeper.get().and_then(std::sync::Weak::upgrade) {
+            keeper.settled().await;
+        }
+    }
+
+    /// Lets time leap, as it does for a process that was stopped or a machine that was suspended: nothing runs
+    /// in between.
+    pub fn leap(&self, by: Duration) {
+        self.set(self.now().plus(by));
+    }
+
+    fn set(&self, moment: Moment) {
+        self.now.send_modify(|now| *now = (*now).max(moment));
+    }
+
+    pub(crate) async fn reached(&self, moment: Moment) {
+        let mut now = self.now.subscribe();
+        // The sender lives in `self`, so the wait can only end by reaching the moment.
+        let _ = now.wait_for(|now| *now >= moment).await;
+    }
+
+    pub(crate) fn keeper(&self) -> &std::sync::OnceLock<std::sync::Weak<Keeper>> {
+        &self.keeper
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_clock_never_goes_back() {
+        let clock = Clock::system();
+        let first = clock.now();
+        assert!(clock.now() >= first);
+        assert!(first.since_origin() > Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_manual_clock_moves_only_when_told() {
+        let manual = ManualClock::new();
+        let clock = manual.clock();
+        let start = clock.now();
+        assert_eq!(clock.now(), start);
+        let waits = clock.sleep_until(start.plus(Duration::from_secs(5)));
+        tokio::pin!(waits);
+        manual.leap(Duration::from_secs(4));
+        assert!(clock.within(Some(clock.now()), &mut waits).await.is_none());
+        manual.leap(Duration::from_secs(1));
+        waits.await;
+    }
+}

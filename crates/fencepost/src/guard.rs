@@ -1,0 +1,220 @@
+//! Holding a guard is holding the lock.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::held::Held;
+use crate::options::check_ttl;
+use crate::{Error, FencingToken, Handle, Locks, Loss, Name, Owner, Result, Risk};
+
+/// What a guard knows about its lock at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// Held; `left` is the time until the lease would end without renewal, `None` if it has no end.
+    Held {
+        /// Time left.
+        left: Option<Duration>,
+    },
+    /// Still held, but it will be lost when `left` has passed unless a renewal gets through.
+    AtRisk {
+        /// Time left.
+        left: Duration,
+        /// What is wrong.
+        why: Risk,
+    },
+    /// Not held any more. Final.
+    Lost(Loss),
+}
+
+impl State {
+    /// Whether the lock is gone.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+}
+
+/// A held lock. Dropping it releases in the background; [`release`](Self::release) does so and says how it went.
+#[derive(Debug)]
+#[must_use = "dropping the guard releases the lock"]
+pub struct Guard {
+    locks: Locks,
+    held: Arc<Held>,
+    /// The lock was given back, handed on or found gone: nothing is left to release.
+    done: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(locks: Locks, held: Arc<Held>) -> Self {
+        locks.keeper().adopt(&held);
+        Self { locks, held, done: false }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &Name {
+        &self.held.name
+    }
+
+    /// The fencing token: pass it with every write to what the lock protects.
+    pub fn token(&self) -> FencingToken {
+        self.held.token
+    }
+
+    /// The identity of this acquisition.
+    pub fn owner(&self) -> Owner {
+        self.held.owner
+    }
+
+    /// Time until the lease would end without renewal; zero when lost, `None` if it has no end.
+    pub fn valid_for(&self) -> Option<Duration> {
+        self.held.valid_for()
+    }
+
+    /// The state now. Exact whenever asked: it is computed from the local suspend-aware clock, and a process that
+    /// was stopped past the end of its lease learns so here, first thing.
+    pub fn state(&self) -> State {
+        self.held.state()
+    }
+
+    /// `Ok` while the lock is held.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] with the cause once it is not.
+    pub fn check(&self) -> Result<()> {
+        match self.state() {
+            State::Lost(why) => Err(Error::lost(self.name(), why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the state is of another kind than now (held, at risk, lost) and returns it. Returns at once if
+    /// the lock is lost.
+    pub async fn changed(&self) -> State {
+        let mut watch = self.held.watch();
+        let before = self.state();
+        if before.is_lost() {
+            return before;
+        }
+        loop {
+            let now = self.state();
+            if std::mem::discriminant(&now) != std::mem::discriminant(&before) {
+                return now;
+            }
+            // The sender lives as long as this guard.
+            let _ = watch.changed().await;
+        }
+    }
+
+    /// Waits until the lock is lost and says why. Prompt as your executor allows; for an exact answer at a given
+    /// moment ask [`state`](Self::state).
+    pub async fn lost(&self) -> Loss {
+        let mut watch = self.held.watch();
+        loop {
+            if let State::Lost(why) = self.state() {
+                return why;
+            }
+            let _ = watch.changed().await;
+        }
+    }
+
+    /// Makes the lease end one ttl from now; returns the time left (`None`: it has no end).
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is gone, [`Error::Uncertain`] if the store did not answer: the old lease still
+    /// counts, and renewal goes on.
+    pub async fn extend(&self) -> Result<Option<Duration>> {
+        self.extend_to(self.held.ttl()).await
+    }
+
+    /// Makes the lease end `ttl` from now, unless it ends later already; returns the time left.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
+        check_ttl(ttl)?;
+        let left = self.held.extend(ttl).await?;
+        self.locks.keeper().adopt(&self.held);
+        Ok(left)
+    }
+
+    /// Runs `work` under this guard and drops it where it stands if the lock is lost.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock was lost before the work ended.
+    pub async fn scope<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        let out = tokio::select! {
+            biased;
+            why = self.lost() => return Err(Error::lost(self.name(), why)),
+            out = work(self) => out,
+        };
+        self.check().map(|()| out)
+    }
+
+    /// Gives the lock back. Renewal has ended when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it was not ours any more, [`Error::Uncertain`] if the store did not answer (the release
+    /// goes on in the background).
+    pub async fn release(mut self) -> Result<()> {
+        // State first: ending a lock that is lost must still say so.
+        let before = self.state();
+        self.locks.keeper().forget(&self.held);
+        self.held.quiet().await;
+        if let State::Lost(why) = before {
+            return Err(Error::lost(self.name(), why));
+        }
+        match self.held.hold.release().await {
+            Ok(true) => {
+                self.done = true;
+                self.held.note_release();
+                Ok(())
+            }
+            Ok(false) => {
+                self.done = true;
+                let why = match self.state() {
+                    State::Lost(why) => why,
+                    _ => Loss::Taken,
+                };
+                Err(Error::lost(self.name(), why))
+            }
+            Err(error) => Err(Error::Uncertain { name: self.name().clone(), source: Box::new(error) }),
+        }
+    }
+
+    /// Turns the lock into a lease of one ttl that nobody renews and that survives this process. Another process
+    /// can go on with it by [`Locks::attach`].
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is gone, [`Error::Unsupported`] where a store has no such leases. The lock is
+    /// released then.
+    pub async fn detach(mut self) -> Result<Handle> {
+        self.check()?;
+        self.locks.keeper().forget(&self.held);
+        self.held.quiet().await;
+        self.held.hold.detach(self.held.ttl()).await?;
+        self.done = true;
+        Ok(Handle::new(self.name().clone(), self.owner(), self.token()))
+    }
+
+    /// A descriptor that keeps the lock held for as long as any process has it open, where the store works that
+    /// way (`file:`). Hand it to a child that must not outlive the lock, and to nobody else.
+    pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        self.held.hold.lifeline()
+    }
+
+    /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
+    pub fn valid_until_boottime(&self) -> Option<Duration> {
+        self.held.until().map(crate::clock::Moment::since_origin)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.locks.keeper().forget(&self.held);
+        if !self.done {
+            let held = self.held.clone();
+            self.locks.spawn(async move { held.release_in_background().await });
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! One held lock, as its guard and the keeper both see it: the lease, what threatens it, and how it ended.
+//!
+//! `ended` is set before anything is sent that gives the lock up, and at most one renewal is under way at a time.
+//! Together they make a renewal unable to outlive a release.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::backend::{Grant, Hold, Renewal, Request, Signal, lock};
+use crate::clock::{Clock, Moment};
+use crate::events::{Counters, add, subtract};
+use crate::lease::Lease;
+use crate::options::Options;
+use crate::{Error, FencingToken, Loss, Name, Owner, Result, Risk, State};
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) id: u64,
+    pub(crate) name: Name,
+    pub(crate) owner: Owner,
+    pub(crate) token: FencingToken,
+    pub(crate) hold: Arc<dyn Hold>,
+    signal: Arc<Signal>,
+    clock: Clock,
+    counters: Arc<Counters>,
+    renew_every: Option<Duration>,
+    acquired: Moment,
+    renewal_done: Notify,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    lease: Lease,
+    /// The last renewal failed, and when to try again.
+    trouble: Option<Moment>,
+    renewing: bool,
+    /// A renewal has been sent since the last one was answered.
+    tried: bool,
+    loss: Option<Loss>,
+    /// The guard gave the lock up; nothing may renew it any more.
+    ended: bool,
+    /// Watchers were told that the lock is at risk.
+    warned: bool,
+    /// Under which moment the keeper's schedule has this lock.
+    scheduled: Option<Moment>,
+}
+
+/// What the keeper has to do for a lock now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    Renew,
+    /// Held for `max_hold`: give it back.
+    Release,
+    Nothing,
+}
+
+impl Held {
+    pub(crate) fn new(
+        request: &Request,
+        owner: Owner,
+        grant: Grant,
+        options: &Options,
+        clock: Clock,
+        counters: Arc<Counters>,
+    ) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let lease = Lease::new(grant.sent, request.ttl, grant.term, options.max_hold);
+        let acquired = clock.now();
+        let renew_every = options.renew.then(|| options.cadence(&clock));
+        add(&counters.held_now, 1);
+        let held = Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            name: request.name.clone(),
+            owner,
+            token: grant.token,
+            hold: grant.hold,
+            signal: request.signal.clone(),
+            clock,
+            counters,
+            renew_every,
+            acquired,
+            renewal_done: Notify::new(),
+            inner: Mutex::new(Inner {
+                lease,
+                trouble: None,
+                renewing: false,
+                tried: false,
+                loss: None,
+                ended: false,
+                warned: false,
+                scheduled: None,
+            }),
+        });
+        held.round_trip(grant.sent);
+        held
+    }
+
+    /// The state now, from the local clock alone.
+    pub(crate) fn state(&self) -> State {
+        let now = self.clock.now();
+        self.state_of(&mut lock(&self.inner), now)
+    }
+
+    fn state_of(&self, inner: &mut Inner, now: Moment) -> State {
+        if inner.loss.is_none() {
+            if let Some(why) = self.signal.loss() {
+                self.declare(inner, why.clone());
+            } else if inner.lease.is_over(now) {
+                let why = self.cause(inner, now);
+                self.declare(inner, why);
+            }
+        }
+        if let Some(why) = &inner.loss {
+            return State::Lost(why.clone());
+        }
+        let left = inner.lease.left(now);
+        let renewed_every = self.renew_every.filter(|_| !inner.ended);
+        let risky = inner.lease.risk_at(renewed_every).is_some_and(|risk_at| now >= risk_at);
+        match left {
+            Some(left) if inner.trouble.is_some() => State::AtRisk { left, why: Risk::Unreachable },
+            Some(left) if risky && inner.lease.at_cap() => State::AtRisk { left, why: Risk::MaxHold },
+            Some(left) if risky && renewed_every.is_none() => State::AtRisk { left, why: Risk::Ending },
+            Some(left) if risky => State::AtRisk { left, why: Risk::RenewalLate },
+            left => State::Held { left },
+        }
+    }
+
+    /// Why the lease ran out. If the keeper had been running it would have declared the loss on time: a loss that is
+    /// noticed late was slept through.
+    fn cause(&self, inner: &Inner, now: Moment) -> Loss {
+        let late = inner.lease.until().map_or(Duration::ZERO, |until| now.since(until));
+        let slept = late > (inner.lease.ttl() / 10).max(Duration::from_millis(100));
+        match self.renew_every {
+            _ if inner.lease.at_cap() => Loss::MaxHold,
+            None => Loss::Expired,
+            Some(_) if slept || !inner.tried => Loss::Paused,
+            Some(_) => Loss::Unreachable,
+        }
+    }
+
+    fn declare(&self, inner: &mut Inner, why: Loss) {
+        if inner.loss.is_some() {
+            return;
+        }
+        if !inner.ended {
+            self.counters.lost(&why);
+            tracing::warn!(
+                name = %self.name, owner = %self.owner, token = self.token.get(),
+                held = ?self.clock.now().since(self.acquired), why = %why, "lock lost"
+            );
+        }
+        inner.loss = Some(why);
+        self.signal.wake();
+    }
+
+    /// Time left, if the lock is held and has an end.
+    pub(crate) fn valid_for(&self) -> Option<Duration> {
+        match self.state() {
+            State::Held { left } => left,
+            State::AtRisk { left, .. } => Some(left),
+            State::Lost(_) => Some(Duration::ZERO),
+        }
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        lock(&self.inner).lease.ttl()
+    }
+
+    pub(crate) fn until(&self) -> Option<Moment> {
+        lock(&self.inner).lease.until()
+    }
+
+    /// Resolves when the state may have changed. Subscribed before the caller looks, so nothing is missed.
+    pub(crate) fn watch(&self) -> tokio::sync::watch::Receiver<()> {
+        self.signal.watch()
+    }
+
+    // --- the keeper's side -------------------------------------------------------------------------------------
+
+    /// When the keeper has to look at this lock again; `None` when it need not any more.
+    fn due(&self, inner: &Inner, now: Moment) -> Option<Moment> {
+        if inner.ended || inner.loss.is_some() {
+            return None;
+        }
+        let lease = &inner.lease;
+        let renew = self.renew_every.filter(|_| !inner.renewing && !lease.at_cap());
+        let renew = renew.map(|every| inner.trouble.unwrap_or_else(|| lease.renew_at(every)));
+        let risk = lease.risk_at(self.renew_every).filter(|risk_at| !inner.warned && *risk_at > now);
+        [renew, risk, lease.until()].into_iter().flatten().min()
+    }
+
+    /// Notes where the keeper's schedule shall have this lock from now on. Returns where it had it, and that place;
+    /// `None` is nowhere.
+    pub(crate) fn reschedule(&self) -> (Option<Moment>, Option<Moment>) {
+        let now = self.clock.now();
+        let mut inner = lock(&self.inner);
+        let due = self.due(&inner, now);
+        (std::mem::replace(&mut inner.scheduled, due), due)
+    }
+
+    /// Looks at the lock at `now`. Renewals that fall due before `soon` are made early, to share a batch.
+    pub(crate) fn look(&self, now: Moment, soon: Moment) -> Chore {
+        let mut inner = lock(&self.inner);
+        inner.scheduled = None;
+        if inner.ended {
+            return Chore::Nothing;
+        }
+        match self.state_of(&mut inner, now) {
+            State::Lost(Loss::MaxHold) => return Chore::Release,
+            State::Lost(_) => return Chore::Nothing,
+            State::AtRisk { left, why } if !inner.warned => {
+                inner.warned = true;
+                tracing::warn!(
+                    name = %self.name, owner = %self.owner, token = self.token.get(), ?left, why = %why,
+                    "lock at risk"
+                );
+                self.signal.wake();
+            }
+            _ => {}
+        }
+        let Some(every) = self.renew_every else { return Chore::Nothing };
+        let renew_at = inner.trouble.unwrap_or_else(|| inner.lease.renew_at(every));
+        if inner.renewing || inner.lease.at_cap() || renew_at > soon {
+            return Chore::Nothing;
+        }
+        inner.renewing = true;
+        inner.tried = true;
+        Chore::Renew
+    }
+
+    /// One renewal, started by [`look`](Self::look).
+    pub(crate) async fn renew(&self) {
+        let (term, until) = {
+            let inner = lock(&self.inner);
+            (inner.lease.term_to_ask(inner.lease.ttl(), self.clock.now()), inner.lease.until())
+        };
+        let answer = self.clock.within(until, self.hold.renew(term)).await;
+        self.finish_renewal(answer);
+    }
+
+    /// Takes over what a renewal came to; `None` is an answer that did not come before the lease ended.
+    fn finish_renewal(&self, answer: Option<Result<Renewal>>) {
+        let now = self.clock.now();
+        let mut inner = lock(&self.inner);
+        inner.renewing = false;
+        match answer {
+            Some(Ok(Renewal::Renewed { sent, term })) => {
+                self.round_trip(sent);
+                if inner.lease.renewed(sent, term, now) {
+                    add(&self.counters.renewed, 1);
+                    tracing::debug!(name = %self.name, owner = %self.owner, token = self.token.get(), "lock renewed");
+                    inner.trouble = None;
+                    inner.tried = false;
+                    inner.warned = false;
+                }
+            }
+            Some(Ok(Renewal::Lost(why))) => self.declare(&mut inner, why),
+            Some(Err(error)) => {
+                add(&self.counters.renewals_failed, 1);
+                let left = inner.lease.left(now).unwrap_or(inner.lease.ttl());
+                let pause = (left / 8).clamp(Duration::from_millis(10), Duration::from_secs(5));
+                tracing::warn!(
+                    name = %self.name, owner = %self.owner, token = self.token.get(), ?left, %error,
+                    "renewal failed, trying again"
+                );
+                inner.trouble = Some(now.plus(crate::wait::jittered(pause)));
+            }
+            None => {}
+        }
+        self.state_of(&mut inner, now);
+        drop(inner);
+        self.signal.wake();
+        self.renewal_done.notify_waiters();
+    }
+
+    /// Counts a round trip and warns when it comes near the ttl.
+    fn round_trip(&self, sent: Moment) {
+        let took = self.clock.now().since(sent);
+        self.counters.round_trips.record(took);
+        let ttl = self.ttl_for_warning();
+        if took > ttl / 4 {
+            add(&self.counters.slow, 1);
+            tracing::warn!(
+                name = %self.name, ?took, ?ttl,
+                "a store round trip took more than a quarter of the ttl; use a longer ttl or a nearer store"
+            );
+        }
+    }
+
+    /// The ttl without taking the lock: renewals count their round trip while they hold it.
+    fn ttl_for_warning(&self) -> Duration {
+        self.renew_every.map_or(Duration::MAX, |every| every.saturating_mul(3))
+    }
+
+    // --- the guard's side --------------------------------------------------------------------------------------
+
+    /// Ends renewal: no new one starts. Returns under which moment the schedule has this lock.
+    pub(crate) fn end(&self) -> Option<Moment> {
+        let mut inner = lock(&self.inner);
+        if !inner.ended {
+            inner.ended = true;
+            subtract(&self.counters.held_now, 1);
+            self.counters.holding.record(self.clock.now().since(self.acquired));
+        }
+        inner.scheduled.take()
+    }
+
+    /// Waits until no renewal is under way.
+    pub(crate) async fn quiet(&self) {
+        loop {
+            let done = self.renewal_done.notified();
+            tokio::pin!(done);
+            done.as_mut().enable();
+            if !lock(&self.inner).renewing {
+                return;
+            }
+            done.await;
+        }
+    }
+
+    /// Extends the lease so that it ends `ttl` from now; never shortens it.
+    pub(crate) async fn extend(&self, ttl: Duration) -> Result<Option<Duration>> {
+        let (term, until) = loop {
+            self.quiet().await;
+            let now = self.clock.now();
+            let mut inner = lock(&self.inner);
+            if let State::Lost(why) = self.state_of(&mut inner, now) {
+                return Err(Error::lost(&self.name, why));
+            }
+            if !inner.renewing {
+                inner.renewing = true;
+                break (inner.lease.term_to_ask(ttl, now), inner.lease.until());
+            }
+        };
+        let turn = Turn(Some(self));
+        let answer = self.clock.within(until, self.hold.renew(term)).await;
+        let error = match &answer {
+            Some(Err(error)) => Some(error.to_string()),
+            _ => None,
+        };
+        turn.finish(answer);
+        match self.state() {
+            State::Lost(why) => Err(Error::lost(&self.name, why)),
+            _ => match error {
+                Some(error) => Err(Error::Uncertain { name: self.name.clone(), source: error.into() }),
+                None => Ok(self.valid_for()),
+            },
+        }
+    }
+
+    /// Gives the lock back for a guard that is gone, as often as it takes while the store may still have it.
+    pub(crate) async fn release_in_background(&self) {
+        self.quiet().await;
+        let give_up = {
+            let mut inner = lock(&self.inner);
+            let now = self.clock.now();
+            match self.state_of(&mut inner, now) {
+                State::Lost(_) => now.plus(inner.lease.ttl()),
+                _ => inner.lease.until().unwrap_or(now.plus(inner.lease.ttl())),
+            }
+        };
+        for tried in 1u32.. {
+            match self.hold.release().await {
+                Ok(_) => {
+                    self.note_release();
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(name = %self.name, owner = %self.owner, %error, "release failed");
+                }
+            }
+            let pause = Duration::from_millis(20 << tried.min(7));
+            let again = self.clock.now().plus(crate::wait::jittered(pause));
+            if again >= give_up {
+                tracing::warn!(
+                    name = %self.name, owner = %self.owner,
+                    "the store did not answer the release; the lock ends with its lease"
+                );
+                return;
+            }
+            self.clock.sleep_until(again).await;
+        }
+    }
+
+    /// Counts and reports a release.
+    pub(crate) fn note_release(&self) {
+        add(&self.counters.released, 1);
+        tracing::debug!(
+            name = %self.name, owner = %self.owner, token = self.token.get(),
+            held = ?self.clock.now().since(self.acquired), "lock released"
+        );
+    }
+}
+
+/// The right to renew, held by a caller's `extend`. Dropping it midway counts as an answer that did not come.
+struct Turn<'a>(Option<&'a Held>);
+
+impl Turn<'_> {
+    fn finish(mut self, answer: Option<Result<Renewal>>) {
+        if let Some(held) = self.0.take() {
+            held.finish_renewal(answer);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.take() {
+            held.finish_renewal(None);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Keeps held locks held. One thread per process with a runtime of its own, so that a busy or dropped runtime of
+//! the caller's can neither starve renewals nor swallow the release of a dropped guard.
+//!
+//! Guards are put into a schedule under a mutex; the thread is woken only when one falls due earlier than what
+//! it waits for, so an acquire costs no context switch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+use crate::backend::lock;
+use crate::clock::{Clock, Moment};
+use crate::held::{Chore, Held};
+use crate::{Error, Result};
+
+/// Renewals that fall due within this time of each other share a batch.
+const BATCH: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    clock: Clock,
+    runtime: Handle,
+    schedule: Mutex<Schedule>,
+    wake: Arc<Notify>,
+    /// Ticks whenever something was done; tests wait on it.
+    progress: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Schedule {
+    due: BTreeMap<(Moment, u64), Arc<Held>>,
+    /// What the thread waits for.
+    armed: Moment,
+    renewing: usize,
+}
+
+impl Keeper {
+    /// The keeper for a clock: one for the system's, one for each manual one. All share a thread.
+    pub(crate) fn of(clock: &Clock) -> Result<Arc<Self>> {
+        static SYSTEM: Mutex<Option<(u32, Arc<Keeper>)>> = Mutex::new(None);
+        if let Some(manual) = clock.manual() {
+            if let Some(keeper) = manual.keeper().get().and_then(Weak::upgrade) {
+                return Ok(keeper);
+            }
+            let keeper = Self::start(clock.clone())?;
+            let _ = manual.keeper().set(Arc::downgrade(&keeper));
+            return Ok(keeper);
+        }
+        let mut system = lock(&SYSTEM);
+        match &*system {
+            // A forked child inherits the memory but not the thread.
+            Some((pid, keeper)) if *pid == std::process::id() => Ok(keeper.clone()),
+            _ => {
+                let keeper = Self::start(clock.clone())?;
+                *system = Some((std::process::id(), keeper.clone()));
+                Ok(keeper)
+            }
+        }
+    }
+
+    fn start(clock: Clock) -> Result<Arc<Self>> {
+        let runtime = runtime()?;
+        let keeper = Arc::new(Self {
+            clock: clock.clone(),
+            runtime: runtime.clone(),
+            schedule: Mutex::new(Schedule { due: BTreeMap::new(), armed: Moment::NEVER, renewing: 0 }),
+            wake: Arc::default(),
+            progress: watch::Sender::new(()),
+        });
+        runtime.spawn(run(Arc::downgrade(&keeper), keeper.wake.clone(), clock));
+        Ok(keeper)
+    }
+
+    /// Takes a lock into care.
+    pub(crate) fn adopt(&self, held: &Arc<Held>) {
+        let wake = {
+            let mut schedule = lock(&self.schedule);
+            let (before, due) = held.reschedule();
+            if let Some(before) = before {
+                schedule.due.remove(&(before, held.id));
+            }
+            let Some(due) = due else { return };
+            schedule.due.insert((due, held.id), held.clone());
+            let wake = due < schedule.armed;
+            schedule.armed = schedule.armed.min(due);
+            wake
+        };
+        if wake {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Lets go of a lock: no renewal starts from now on.
+    pub(crate) fn forget(&self, held: &Held) {
+        if let Some(due) = held.end() {
+            lock(&self.schedule).due.remove(&(due, held.id));
+        }
+    }
+
+    /// Runs something to its end in the background, whatever becomes of the caller.
+    pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(job);
+    }
+
+    /// The runtime that the blocking interface borrows.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Waits until nothing is due and no renewal is under way; returns when the next thing falls due.
+    pub(crate) async fn settled(&self) -> Moment {
+        let mut progress = self.progress.subscribe();
+        loop {
+            progress.borrow_and_update();
+            {
+                let schedule = lock(&self.schedule);
+                let next = schedule.next();
+                if schedule.renewing == 0 && next > self.clock.now() {
+                    return next;
+                }
+            }
+            self.wake.notify_one();
+            if progress.changed().await.is_err() {
+                return Moment::NEVER;
+            }
+        }
+    }
+
+    /// Does everything that is due.
+    fn round(self: &Arc<Self>) {
+        let now = self.clock.now();
+        let soon = if self.clock.manual().is_some() { now } else { now.plus(BATCH) };
+        let mut due = Vec::new();
+        {
+            let mut schedule = lock(&self.schedule);
+            // Only what is due now wakes the thread, but then it takes along what soon will be.
+            if schedule.next() <= now {
+                let later = schedule.due.split_off(&(soon, u64::MAX));
+                due.extend(std::mem::replace(&mut schedule.due, later).into_values());
+            }
+        }
+        for held in due {
+            match held.look(now, soon) {
+                Chore::Renew => {
+                    lock(&self.schedule).renewing += 1;
+                    let keeper = self.clone();
+                    self.spawn(async move {
+                        held.renew().await;
+                        lock(&keeper.schedule).renewing -= 1;
+                        keeper.adopt(&held);
+                        keeper.progress.send_replace(());
+                    });
+                    continue;
+                }
+                Chore::Release => {
+                    let held = held.clone();
+                    self.spawn(async move {
+                        if let Err(error) = held.hold.release().await {
+                            tracing::debug!(name = %held.name, %error, "release at max_hold failed");
+                        }
+                    });
+                }
+                Chore::Nothing => {}
+            }
+            self.adopt(&held);
+        }
+        self.progress.send_replace(());
+    }
+}
+
+impl Schedule {
+    fn next(&self) -> Moment {
+        self.due.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.wake.notify_one();
+    }
+}
+
+async fn run(keeper: Weak<Keeper>, wake: Arc<Notify>, clock: Clock) {
+    let mut alarm = Alarm::new(clock);
+    loop {
+        let next = match keeper.upgrade() {
+            Some(keeper) => {
+                let mut schedule = lock(&keeper.schedule);
+                schedule.armed = schedule.next();
+                schedule.armed
+            }
+            None => return,
+        };
+        tokio::select! {
+            () = wake.notified() => {}
+            () = alarm.reached(next) => {}
+        }
+        let Some(keeper) = keeper.upgrade() else { return };
+        keeper.round();
+    }
+}
+
+/// The process's background runtime, on a thread of its own.
+fn runtime() -> Result<Handle> {
+    static RUNTIME: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
+    let mut slot = lock(&RUNTIME);
+    if let Some((pid, handle)) = &*slot
+        && *pid == std::process::id()
+    {
+        return Ok(handle.clone());
+    }
+    let failed = |error: std::io::Error| Error::Unavailable {
+        store: "(this process)".to_owned(),
+        source: format!("the keeper thread did not start: {error}").into(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("fencepost-keeper".to_owned())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .map_err(failed)?;
+    *slot = Some((std::process::id(), handle.clone()));
+    Ok(handle)
+}
+
+/// Wakes at a moment of the keeper's clock, also when the machine was suspended in between.
+enum Alarm {
+    Clock(Clock),
+    #[cfg(target_os = "linux")]
+    Timer(Clock, tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>),
+}
+
+impl Alarm {
+    fn new(clock: Clock) -> Self {
+        #[cfg(target_os = "linux")]
+        if clock.manual().is_none() {
+            use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+            let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+            let timer = timerfd_create(TimerfdClockId::Boottime, flags).map_err(std::io::Error::from);
+            // SAFETY: the descriptor is owned by the `AsyncFd` from here on; nothing replaces or closes it.
+            #[allow(unsafe_code)]
+            let timer = timer.and_then(|timer| Ok(unsafe { tokio::io::unix::AsyncFd::register(timer)? }));
+            match timer {
+                Ok(timer) => return Self::Timer(clock, timer),
+                Err(error) => {
+                    tracing::warn!(%error, "no suspend-aware timer; a loss during suspend is noticed at the first check");
+                }
+            }
+        }
+        Self::Clock(clock)
+    }
+
+    async fn reached(&mut self, moment: Moment) {
+        if moment == Moment::NEVER {
+            return std::future::pending().await;
+        }
+        match self {
+            Self::Clock(clock) => clock.sleep_until(moment).await,
+            #[cfg(target_os = "linux")]
+            Self::Timer(clock, timer) => {
+                use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+                let since = moment.since_origin();
+                let at = Timespec {
+                    tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                    tv_nsec: since.subsec_nanos().into(),
+                };
+                let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
+                if timerfd_settime(timer.get_ref(), TimerfdTimerFlags::ABSTIME, &once).is_err() {
+                    return clock.sleep_until(moment).await;
+                }
+                while clock.now() < moment {
+                    match timer.readable().await {
+                        Ok(mut ready) => {
+                            let _ = rustix::io::read(timer.get_ref(), &mut [0u8; 8]);
+                            ready.clear_ready();
+                        }
+                        Err(_) => return clock.sleep_until(moment).await,
+                    }
+                }
+            }
+        }
+    }
+}

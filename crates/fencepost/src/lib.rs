@@ -1,0 +1,72 @@
+//! Distributed locks that are safe to build on.
+//!
+//! One kind of lock over whatever you already run: nothing at all (files on this machine), or a Redis server. Every
+//! lock comes with a [fencing token](FencingToken) that only grows, a [`Guard`] that says *at risk* and then *lost*
+//! before its lease can run out, automatic renewal, event-driven waiting, and the same tools to see, time and
+//! break locks on every store.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use fencepost::Locks;
+//!
+//! # async fn example() -> fencepost::Result<()> {
+//! # async fn write(_: u64) {}
+//! let locks = Locks::connect("redis://127.0.0.1:6379").await?;
+//! let guard = locks.lock("order:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).acquire().await?;
+//! write(guard.token().get()).await;           // the resource refuses a smaller token
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! A lock alone cannot stop a holder that was paused past the end of its lease from writing when it wakes up: only
+//! the resource can, by refusing a token smaller than the largest it has seen. `SAFETY.md` in the repository says
+//! what each store promises and what breaks it.
+//!
+//! Start at [`Locks::connect`]. Code without an async runtime uses [`blocking`]; tests of your own code use
+//! [`memory`].
+
+#[cfg(feature = "unstable-backend")]
+pub mod backend;
+#[cfg(not(feature = "unstable-backend"))]
+mod backend;
+mod backends;
+pub mod blocking;
+mod clock;
+mod error;
+mod events;
+mod guard;
+mod handle;
+mod held;
+mod holder;
+mod identity;
+mod keeper;
+mod lease;
+mod lock;
+mod locks;
+mod name;
+mod options;
+mod owner;
+mod set;
+mod text;
+mod token;
+mod url;
+mod wait;
+
+pub use backend::{Capabilities, Revoked};
+pub use backends::memory;
+#[cfg(feature = "unstable-backend")]
+pub use clock::{Clock, Moment};
+pub use error::{Error, Loss, Result, Risk, Source};
+pub use events::{Distribution, Losses, Stats};
+pub use guard::{Guard, State};
+pub use handle::Handle;
+pub use holder::Holder;
+pub use lock::Lock;
+pub use locks::Locks;
+pub use name::{MAX_NAME, Name};
+pub use options::DEFAULT_TTL;
+pub use owner::Owner;
+pub use set::{GuardSet, LockSet};
+pub use text::{format_duration, parse_duration};
+pub use token::FencingToken;
+pub use wait::{Retry, Wait};

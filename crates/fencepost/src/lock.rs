@@ -1,0 +1,257 @@
+//! A lock before it is held: a name and options. Holds nothing by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Attempt, Grant, Request, Seen};
+use crate::clock::Moment;
+use crate::events::{add, subtract};
+use crate::held::Held;
+use crate::options::{Options, chained_options};
+use crate::{Error, Guard, Handle, Locks, Name, Result, Wait};
+
+/// How long a caller that was already waiting sits out an outage of the store.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A name and options; holds nothing until [`acquire`](Self::acquire).
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// let locks = fencepost::Locks::connect("memory:").await?;
+/// let guard = locks
+///     .lock("order:42")
+///     .ttl(Duration::from_secs(10))
+///     .wait(Duration::from_secs(5))
+///     .note("charging the card")
+///     .acquire()
+///     .await?;
+/// println!("write with token {}", guard.token());
+/// guard.release().await?;
+/// # Ok::<(), fencepost::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a lock holds nothing until it is acquired"]
+pub struct Lock {
+    locks: Locks,
+    name: String,
+    pub(crate) options: Options,
+}
+
+impl Lock {
+    pub(crate) fn new(locks: Locks, name: String, options: Options) -> Self {
+        Self { locks, name, options }
+    }
+
+    chained_options!();
+
+    /// Acquires the lock, waiting as long as [`wait`](Self::wait) says.
+    ///
+    /// # Errors
+    /// [`Busy`](Error::Busy) without a wait, [`Timeout`](Error::Timeout) after one, both with the holder;
+    /// [`Unavailable`](Error::Unavailable) if the store does not answer.
+    ///
+    /// # Cancellation
+    /// May be dropped at any await: what the store was asked for is undone in the background.
+    pub async fn acquire(&self) -> Result<Guard> {
+        let name = self.check()?;
+        let started = self.locks.clock().now();
+        self.acquire_by(&name, started, self.deadline(started)).await
+    }
+
+    /// Acquires the lock if it is free now; `None` if somebody else has it. Ignores `wait` and `retry`.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), but never `Busy` or `Timeout`.
+    pub async fn try_acquire(&self) -> Result<Option<Guard>> {
+        let name = self.check()?;
+        match self.try_once(&name, self.locks.clock().now(), &Arc::default()).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(Error::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Acquires the lock, runs `work` and releases. If the lock is lost meanwhile, the work is dropped where it
+    /// stands and the result is [`Error::Lost`].
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let locks = fencepost::Locks::connect("memory:").await?;
+    /// let token = locks.lock("report").scope(async |guard| guard.token()).await?;
+    /// # let _ = token;
+    /// # Ok::<(), fencepost::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`Error::Lost`].
+    pub async fn scope<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        let guard = self.acquire().await?;
+        let out = guard.scope(work).await?;
+        match guard.release().await {
+            // The work ended while the lock was valid; an unanswered release does not change that.
+            Ok(()) | Err(Error::Uncertain { .. }) => Ok(out),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes over a lock that was detached, by one conditional renewal for this lock's ttl. See
+    /// [`Locks::attach`].
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is no longer held under this handle.
+    pub async fn attach(&self, handle: &Handle) -> Result<Guard> {
+        self.options.check()?;
+        let seen = Arc::default();
+        let request = Request::new(handle.name().clone(), self.options.ttl, self.options.note.clone(), seen);
+        let started = self.locks.clock().now();
+        let grant = self.locks.backend().attach(handle, &request).await?;
+        self.guard(&request, handle.owner(), grant, started)
+    }
+
+    fn check(&self) -> Result<Name> {
+        self.options.check()?;
+        Name::new(&self.name)
+    }
+
+    pub(crate) fn deadline(&self, started: Moment) -> Option<Moment> {
+        match self.options.wait {
+            Wait::Forever => None,
+            Wait::No => Some(started),
+            Wait::For(duration) => Some(started.plus(duration)),
+        }
+    }
+
+    pub(crate) async fn acquire_by(
+        &self,
+        name: &Name,
+        started: Moment,
+        deadline: Option<Moment>,
+    ) -> Result<Guard> {
+        let seen = Arc::<Seen>::default();
+        if self.options.wait == Wait::No && self.options.retry.is_none() {
+            return self.try_once(name, started, &seen).await;
+        }
+        let counters = self.locks.counters();
+        add(&counters.waiting_now, 1);
+        let _waiting = Waiting(&counters.waiting_now);
+        let out = self.locks.clock().within(deadline, async {
+            match &self.options.retry {
+                Some(_) => self.poll(name, started, &seen).await,
+                None => self.queue(name, started, &seen).await,
+            }
+        });
+        let result = match out.await {
+            Some(result) => result,
+            None => {
+                let waited = self.locks.clock().now().since(started);
+                Err(Error::Timeout { name: name.clone(), waited, holder: seen.holder() })
+            }
+        };
+        if let Err(Error::Timeout { waited, .. }) = &result {
+            add(&counters.timed_out, 1);
+            tracing::debug!(%name, ?waited, "gave up waiting");
+        }
+        result
+    }
+
+    /// Waits the store's own way, through outages shorter than [`PATIENCE`] once the store has answered.
+    async fn queue(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
+        let clock = self.locks.clock();
+        let mut failing_since = None;
+        loop {
+            let request = self.request(name, seen);
+            let asked = clock.now();
+            let error = match self.locks.backend().acquire(&request).await {
+                Ok(grant) => match self.guard(&request, request.owner, grant, started) {
+                    Ok(guard) => return Ok(guard),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            let now = clock.now();
+            // A call that waited for a while had an answer; the outage begins with its end.
+            if failing_since.is_none() || now.since(asked) > PATIENCE / 2 {
+                failing_since = Some(now);
+            }
+            let outlasted = failing_since.is_some_and(|since| now.since(since) > PATIENCE);
+            if !error.is_transient() || seen.holder().is_none() || outlasted {
+                add(&self.locks.counters().failed, 1);
+                return Err(error);
+            }
+            tracing::debug!(%name, %error, "waiting was interrupted, queueing again");
+            clock.sleep_until(now.plus(crate::wait::jittered(Duration::from_millis(200)))).await;
+        }
+    }
+
+    /// Tries by the caller's own schedule.
+    async fn poll(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
+        let clock = self.locks.clock();
+        for tried in 1u32.. {
+            match self.try_once(name, started, seen).await {
+                Err(Error::Busy { .. }) => {}
+                other => return other,
+            }
+            let Some(pause) = self.options.retry.as_ref().and_then(|retry| retry.pause(tried)) else { break };
+            clock.sleep_until(clock.now().plus(pause)).await;
+        }
+        let waited = clock.now().since(started);
+        Err(Error::Timeout { name: name.clone(), waited, holder: seen.holder() })
+    }
+
+    async fn try_once(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
+        let counters = self.locks.counters();
+        let request = self.request(name, seen);
+        match self.locks.backend().try_acquire(&request).await {
+            Ok(Attempt::Granted(grant)) => self.guard(&request, request.owner, grant, started),
+            Ok(Attempt::Busy(holder)) => {
+                add(&counters.busy, 1);
+                tracing::debug!(%name, "lock is busy");
+                if let Some(holder) = &holder {
+                    seen.note(holder.clone());
+                }
+                Err(Error::Busy { name: name.clone(), holder: holder.map(Box::new) })
+            }
+            Err(error) => {
+                add(&counters.failed, 1);
+                Err(error)
+            }
+        }
+    }
+
+    fn request(&self, name: &Name, seen: &Arc<Seen>) -> Request {
+        Request::new(name.clone(), self.options.ttl, self.options.note.clone(), seen.clone())
+    }
+
+    /// Turns a grant into a guard. No await in here: a grant is either a guard or released by its drop.
+    fn guard(&self, request: &Request, owner: crate::Owner, grant: Grant, started: Moment) -> Result<Guard> {
+        let (clock, counters) = (self.locks.clock(), self.locks.counters());
+        let held = Held::new(request, owner, grant, &self.options, clock.clone(), counters.clone());
+        let guard = Guard::new(self.locks.clone(), held);
+        if let crate::State::Lost(why) = guard.state() {
+            return Err(match why {
+                crate::Loss::Paused | crate::Loss::Expired | crate::Loss::Unreachable => Error::Unavailable {
+                    store: self.locks.capabilities().store,
+                    source: format!("its answer took longer than the ttl of {:?}", request.ttl).into(),
+                },
+                why => Error::lost(&request.name, why),
+            });
+        }
+        let waited = clock.now().since(started);
+        add(&counters.acquired, 1);
+        counters.waiting.record(waited);
+        tracing::debug!(
+            name = %request.name, %owner, token = guard.token().get(), ?waited, "lock acquired"
+        );
+        Ok(guard)
+    }
+}
+
+/// Counts a waiting caller for as long as it waits.
+struct Waiting<'a>(&'a std::sync::atomic::AtomicU64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        subtract(self.0, 1);
+    }
+}

@@ -1,0 +1,201 @@
+//! The entry: one store, by its URL.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::backend::{Backend, Capabilities, Revoked};
+use crate::clock::Clock;
+use crate::events::{Counters, Stats};
+use crate::keeper::Keeper;
+use crate::options::{DEFAULT_TTL, Options};
+use crate::{Guard, Handle, Holder, Lock, LockSet, Name, Result, backends};
+
+/// How long [`Locks::close`] waits for releases that are still under way.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// The locks of one store. Cheap to clone; share one per process.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let locks = fencepost::Locks::connect("memory:").await?;
+/// let guard = locks.lock("order:42").acquire().await?;
+/// assert!(locks.lock("order:42").try_acquire().await?.is_none());
+/// guard.release().await?;
+/// # Ok::<(), fencepost::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Locks(Arc<Inner>);
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    clock: Clock,
+    keeper: Arc<Keeper>,
+    counters: Arc<Counters>,
+    default_ttl: Duration,
+    /// Background releases under way.
+    releasing: Arc<watch::Sender<usize>>,
+}
+
+impl Locks {
+    /// Connects to the store that `url` names and checks that it is fit for locks.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `file:` or `file:///var/lock/app` | files on this machine |
+    /// | `memory:` | this process, for tests |
+    /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `redis+unix:///path` | one Redis |
+    ///
+    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip).
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense, [`Unavailable`](crate::Error::Unavailable)
+    /// if the store does not answer, [`Config`](crate::Error::Config) if it refuses us or is not fit for locks.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let (backend, ttl) = backends::connect(url).await?;
+        Self::assemble(backend, ttl)
+    }
+
+    /// Locks over a store of your own.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::Error::Unavailable) if the keeper's thread cannot be started.
+    #[cfg(feature = "unstable-backend")]
+    pub fn from_backend(backend: Arc<dyn Backend>) -> Result<Self> {
+        Self::assemble(backend, None)
+    }
+
+    pub(crate) fn assemble(backend: Arc<dyn Backend>, ttl: Option<Duration>) -> Result<Self> {
+        let clock = backend.clock().clone();
+        let keeper = Keeper::of(&clock)?;
+        let default_ttl = ttl.unwrap_or(DEFAULT_TTL);
+        let releasing = Arc::new(watch::Sender::new(0));
+        Ok(Self(Arc::new(Inner { backend, clock, keeper, counters: Arc::default(), default_ttl, releasing })))
+    }
+
+    /// A lock by name. Holds nothing yet; a bad name is reported when it is acquired.
+    pub fn lock(&self, name: impl Into<String>) -> Lock {
+        Lock::new(self.clone(), name.into(), Options::new(self.0.default_ttl))
+    }
+
+    /// Several locks that are acquired together: in the order of their names, all or none, with a token each.
+    pub fn all<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
+        let names = names.into_iter().map(Into::into).collect();
+        LockSet::new(self.clone(), names, Options::new(self.0.default_ttl))
+    }
+
+    /// Goes on with a lock that was detached, maybe by another process. Holds nothing until the store has answered
+    /// one renewal that is conditional on the handle's owner. For other options than the defaults use
+    /// [`Lock::attach`].
+    ///
+    /// # Errors
+    /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle.
+    pub async fn attach(&self, handle: &Handle) -> Result<Guard> {
+        self.lock(handle.name().as_str()).attach(handle).await
+    }
+
+    /// All holders whose name starts with `prefix` (empty: all), by name.
+    ///
+    /// # Errors
+    /// As the store fails.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+        self.0.backend.list(prefix).await
+    }
+
+    /// Who holds a lock; `None` if nobody does.
+    ///
+    /// # Errors
+    /// As the store fails, and [`Invalid`](crate::Error::Invalid) for a bad name.
+    pub async fn show(&self, name: &str) -> Result<Option<Holder>> {
+        self.0.backend.show(&Name::new(name)?).await
+    }
+
+    /// Takes a lock away from its holder, which learns the reason. The lock is free when the holder lets go or its
+    /// lease ends. `None` if nobody holds it.
+    ///
+    /// The token in the answer is larger than the victim's: only recording it at the protected resource keeps a
+    /// victim that does not listen from writing.
+    ///
+    /// # Errors
+    /// As the store fails, and [`Invalid`](crate::Error::Invalid) for a bad name.
+    pub async fn force_release(&self, name: &str, reason: &str) -> Result<Option<Revoked>> {
+        self.revoke(name, reason, false).await
+    }
+
+    /// As [`force_release`](Self::force_release), but the lock is free at once, while the victim may still work.
+    ///
+    /// # Errors
+    /// As [`force_release`](Self::force_release).
+    pub async fn force_release_now(&self, name: &str, reason: &str) -> Result<Option<Revoked>> {
+        self.revoke(name, reason, true).await
+    }
+
+    async fn revoke(&self, name: &str, reason: &str, now: bool) -> Result<Option<Revoked>> {
+        let revoked = self.0.backend.force_release(&Name::new(name)?, reason, now).await?;
+        if let Some(revoked) = &revoked {
+            tracing::warn!(
+                name, reason, token = revoked.token.get(), freed = revoked.freed, victim = %revoked.holder,
+                "lock force-released"
+            );
+        }
+        Ok(revoked)
+    }
+
+    /// What this store can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.0.backend.capabilities()
+    }
+
+    /// What was done through this value and its clones so far.
+    pub fn stats(&self) -> Stats {
+        self.0.counters.read()
+    }
+
+    /// Waits for releases of dropped guards that are still under way, a few seconds at most, and ends the
+    /// connections. Guards that are still held stay held, and are not renewed any more once their process ends.
+    pub async fn close(self) {
+        let mut releasing = self.0.releasing.subscribe();
+        let deadline = self.0.clock.now().plus(CLOSE);
+        let _ = self.0.clock.within(Some(deadline), releasing.wait_for(|count| *count == 0)).await;
+        self.0.backend.close().await;
+    }
+
+    pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        struct Leave(Arc<watch::Sender<usize>>);
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                self.0.send_modify(|count| *count -= 1);
+            }
+        }
+        self.0.releasing.send_modify(|count| *count += 1);
+        let leave = Leave(self.0.releasing.clone());
+        self.0.keeper.spawn(async move {
+            job.await;
+            drop(leave);
+        });
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.0.backend
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.0.keeper
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.0.counters
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Locks").field(&self.capabilities().store).finish()
+    }
+}

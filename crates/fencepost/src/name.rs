@@ -1,0 +1,71 @@
+//! The name of a lock: any non-empty UTF-8 string of up to 512 bytes. Stores encode it; users never have to.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Error, Result};
+
+/// The longest name, in bytes.
+pub const MAX_NAME: usize = 512;
+
+/// A valid lock name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is empty, longer than [`MAX_NAME`] bytes or contains a NUL character.
+    pub fn new(name: &str) -> Result<Self> {
+        if name.is_empty() {
+            return Err(Error::invalid("a lock name must not be empty"));
+        }
+        if name.len() > MAX_NAME {
+            return Err(Error::invalid(format!(
+                "a lock name may have at most {MAX_NAME} bytes, this one has {}",
+                name.len()
+            )));
+        }
+        if name.contains('\0') {
+            return Err(Error::invalid("a lock name must not contain a NUL character"));
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_up_to_the_limit_is_a_name() {
+        for name in ["a", "order:42", "ä/ö ü", "{x}", "../../etc/passwd", "\n", &"x".repeat(MAX_NAME)] {
+            assert_eq!(Name::new(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn empty_overlong_and_nul_names_are_refused() {
+        for name in ["", "a\0b", &"x".repeat(MAX_NAME + 1)] {
+            assert!(matches!(Name::new(name), Err(Error::Invalid { .. })), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Several locks at once: sorted, so that two callers can never wait for each other, and all or nothing.
+
+use std::time::Duration;
+
+use crate::options::{Options, chained_options};
+use crate::{Error, FencingToken, Guard, Lock, Locks, Loss, Name, Result, State, Wait};
+
+/// Several names that are acquired together. Made by [`Locks::all`].
+#[derive(Clone, Debug)]
+#[must_use = "a lock set holds nothing until it is acquired"]
+pub struct LockSet {
+    locks: Locks,
+    names: Vec<String>,
+    options: Options,
+}
+
+impl LockSet {
+    pub(crate) fn new(locks: Locks, mut names: Vec<String>, options: Options) -> Self {
+        names.sort_unstable();
+        names.dedup();
+        Self { locks, names, options }
+    }
+
+    chained_options!();
+
+    /// Acquires all of them, in the order of their names, within one `wait`; on failure none is kept.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`], for the first name that could not be had. [`Error::Invalid`] without any name.
+    pub async fn acquire(&self) -> Result<GuardSet> {
+        self.acquire_all().await
+    }
+
+    /// Acquires all of them if all are free now; `None` if one is not.
+    ///
+    /// # Errors
+    /// As [`Lock::try_acquire`].
+    pub async fn try_acquire(&self) -> Result<Option<GuardSet>> {
+        let mut now = self.clone();
+        now.options.wait = Wait::No;
+        now.options.retry = None;
+        match now.acquire_all().await {
+            Ok(guards) => Ok(Some(guards)),
+            Err(Error::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn acquire_all(&self) -> Result<GuardSet> {
+        self.options.check()?;
+        let names = self.names.iter().map(|name| Name::new(name)).collect::<Result<Vec<_>>>()?;
+        if names.is_empty() {
+            return Err(Error::invalid("a lock set needs at least one name"));
+        }
+        let started = self.locks.clock().now();
+        let mut guards = Vec::with_capacity(names.len());
+        for name in &names {
+            let lock = Lock::new(self.locks.clone(), name.to_string(), self.options.clone());
+            match lock.acquire_by(name, started, lock.deadline(started)).await {
+                Ok(guard) => guards.push(guard),
+                Err(error) => {
+                    GuardSet { guards }.give_back().await;
+                    return Err(error);
+                }
+            }
+        }
+        // The first ones were renewed while we waited for the last; make sure.
+        let set = GuardSet { guards };
+        match set.check() {
+            Ok(()) => Ok(set),
+            Err(error) => {
+                set.give_back().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Several held locks. Dropping it releases them all in the background.
+#[derive(Debug)]
+#[must_use = "dropping the guards releases the locks"]
+pub struct GuardSet {
+    guards: Vec<Guard>,
+}
+
+impl GuardSet {
+    /// The guards, in the order of their names.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// The fencing token of each name, in the order of the names.
+    pub fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)> {
+        self.guards.iter().map(|guard| (guard.name(), guard.token()))
+    }
+
+    /// The fencing token of one name; `None` if it is not in the set.
+    pub fn token(&self, name: &str) -> Option<FencingToken> {
+        self.guards.iter().find(|guard| guard.name().as_str() == name).map(Guard::token)
+    }
+
+    /// The worst state of all: one lost lock makes the set lost.
+    pub fn state(&self) -> State {
+        let mut worst = State::Held { left: None };
+        for guard in &self.guards {
+            worst = match (worst, guard.state()) {
+                (lost @ State::Lost(_), _) | (_, lost @ State::Lost(_)) => return lost,
+                (State::AtRisk { left: a, why }, State::AtRisk { left: b, .. }) if a <= b => {
+                    State::AtRisk { left: a, why }
+                }
+                (_, risk @ State::AtRisk { .. }) | (risk @ State::AtRisk { .. }, _) => risk,
+                (State::Held { left: a }, State::Held { left: b }) => {
+                    State::Held { left: [a, b].into_iter().flatten().min() }
+                }
+            };
+        }
+        worst
+    }
+
+    /// Time until the first of the leases would end without renewal; `None` if none has an end.
+    pub fn valid_for(&self) -> Option<Duration> {
+        self.guards.iter().filter_map(Guard::valid_for).min()
+    }
+
+    /// `Ok` while all are held.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] for the first that is not.
+    pub fn check(&self) -> Result<()> {
+        self.guards.iter().try_for_each(Guard::check)
+    }
+
+    /// Waits until one of the locks is lost; says which and why.
+    pub async fn lost(&self) -> (Name, Loss) {
+        let mut waits: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+        std::future::poll_fn(|context| {
+            for (wait, guard) in waits.iter_mut().zip(&self.guards) {
+                if let std::task::Poll::Ready(why) = wait.as_mut().poll(context) {
+                    return std::task::Poll::Ready((guard.name().clone(), why));
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+
+    /// Runs `work` and drops it where it stands if one of the locks is lost.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] for the lock that was lost first.
+    pub async fn scope<T>(&self, work: impl AsyncFnOnce(&GuardSet) -> T) -> Result<T> {
+        let out = tokio::select! {
+            biased;
+            (name, why) = self.lost() => return Err(Error::Lost { name, why }),
+            out = work(self) => out,
+        };
+        self.check().map(|()| out)
+    }
+
+    /// Gives all of them back, the last one first.
+    ///
+    /// # Errors
+    /// The first error of a release; the others are released all the same.
+    pub async fn release(self) -> Result<()> {
+        let mut result = Ok(());
+        for guard in self.guards.into_iter().rev() {
+            let released = guard.release().await;
+            result = result.and(released);
+        }
+        result
+    }
+
+    async fn give_back(self) {
+        if let Err(error) = self.release().await {
+            tracing::debug!(%error, "giving back a part of a lock set failed");
+        }
+    }
+}

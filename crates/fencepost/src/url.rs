@@ -1,0 +1,234 @@
+//! Store URLs: `scheme://[user[:password]@]host[:port][,host…][/path][?key=value&…]`, and `file:PATH`.
+//!
+//! Parsed here rather than by a general URL parser: those refuse several hosts with ports, turn a relative `file:`
+//! path into an absolute one, and print passwords.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Error, Result, parse_duration, text};
+
+/// A store URL, taken apart. Its `Display` and `Debug` never show the password.
+#[derive(Clone)]
+pub(crate) struct StoreUrl {
+    pub(crate) scheme: String,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) hosts: Vec<Host>,
+    /// What follows the authority, percent-decoded; for `file:` and `memory:` the whole rest.
+    pub(crate) path: String,
+    parameters: Vec<(String, String)>,
+    known: Vec<&'static str>,
+}
+
+/// One `host[:port]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) port: Option<u16>,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (open, close) = if self.name.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{}{close}", self.name)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl StoreUrl {
+    /// Takes a URL apart. Errors quote at most the scheme: the rest may hold a password.
+    pub(crate) fn parse(url: &str) -> Result<Self> {
+        let broken = |what: &str| Error::invalid(format!("this is not a store URL: {what}"));
+        let (scheme, rest) = url.split_once(':').ok_or_else(|| {
+            broken(
+                "it has no scheme; write for example `file:`, `file:///var/lock/app` or `redis://localhost`",
+            )
+        })?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut out = Self {
+            scheme: scheme.to_ascii_lowercase(),
+            user: None,
+            password: None,
+            hosts: Vec::new(),
+            path: String::new(),
+            parameters: Vec::new(),
+            known: Vec::new(),
+        };
+        let decode = |part: &str| text::decode(part).ok_or_else(|| broken("it has a broken percent escape"));
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) =
+                pair.split_once('=').ok_or_else(|| broken("a parameter is not of the form key=value"))?;
+            let key = decode(key)?;
+            if out.parameters.iter().any(|(other, _)| *other == key) {
+                return Err(broken(&format!("parameter `{key}` is given twice")));
+            }
+            out.parameters.push((key, decode(value)?));
+        }
+        let Some(rest) = rest.strip_prefix("//") else {
+            out.path = decode(rest)?;
+            return Ok(out);
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        out.path = decode(path)?;
+        // The last `@`: a password may contain one.
+        let hosts = match authority.rsplit_once('@') {
+            None => authority,
+            Some((login, hosts)) => {
+                let (user, password) = login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)));
+                out.user = Some(decode(user)?).filter(|user| !user.is_empty());
+                out.password = password.map(decode).transpose()?;
+                hosts
+            }
+        };
+        for host in hosts.split(',').filter(|_| !hosts.is_empty()) {
+            out.hosts
+                .push(parse_host(host).ok_or_else(|| broken(&format!("`{host}` is not host or host:port")))?);
+        }
+        Ok(out)
+    }
+
+    /// The value of a parameter, which thereby becomes a known one.
+    pub(crate) fn take(&mut self, key: &'static str) -> Option<String> {
+        self.known.push(key);
+        let index = self.parameters.iter().position(|(other, _)| other == key)?;
+        Some(self.parameters.swap_remove(index).1)
+    }
+
+    /// A parameter that is a duration.
+    pub(crate) fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
+        let parse = |value: String| {
+            parse_duration(&value).map_err(|error| Error::invalid(format!("parameter `{key}`: {error}")))
+        };
+        self.take(key).map(parse).transpose()
+    }
+
+    /// A parameter that is one of a few words.
+    pub(crate) fn take_choice<T: Copy>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        if let Some((_, choice)) = choices.iter().find(|(word, _)| *word == value) {
+            return Ok(Some(*choice));
+        }
+        let words: Vec<_> = choices.iter().map(|(word, _)| format!("`{word}`")).collect();
+        Err(Error::invalid(format!("parameter `{key}` is {}, not `{value}`", words.join(" or "))))
+    }
+
+    /// Refuses parameters nobody asked for, naming the known ones.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        let Some((key, _)) = self.parameters.first() else { return Ok(()) };
+        self.known.sort_unstable();
+        Err(Error::invalid(format!(
+            "parameter `{key}` is not known to {} stores; known are {}",
+            self.scheme,
+            self.known.iter().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ")
+        )))
+    }
+}
+
+fn parse_host(text: &str) -> Option<Host> {
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (name, rest) = rest.split_once(']')?;
+            (name, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+        }
+        None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
+    };
+    let port = port.map(str::parse).transpose().ok()?;
+    let name = text::decode(name).filter(|name| !name.is_empty())?;
+    Some(Host { name, port })
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.scheme)?;
+        if !self.hosts.is_empty() || self.path.starts_with('/') {
+            f.write_str("//")?;
+        }
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        let hosts: Vec<_> = self.hosts.iter().map(Host::to_string).collect();
+        write!(f, "{}{}", hosts.join(","), self.path)
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn host(name: &str, port: Option<u16>) -> Host {
+        Host { name: name.to_owned(), port }
+    }
+
+    #[test]
+    fn every_form_is_taken_apart() {
+        let url = StoreUrl::parse("redis://me:p%40s:s@example.org:7000/3?ttl=5s").unwrap();
+        assert_eq!((url.scheme.as_str(), url.path.as_str()), ("redis", "/3"));
+        assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("me"), Some("p@s:s")));
+        assert_eq!(url.hosts, [host("example.org", Some(7000))]);
+        let url = StoreUrl::parse("redlock://a:1,b,[::1]:3").unwrap();
+        assert_eq!(url.hosts, [host("a", Some(1)), host("b", None), host("::1", Some(3))]);
+        assert_eq!(url.to_string(), "redlock://a:1,b,[::1]:3");
+        for (text, path) in [
+            ("file:", ""),
+            ("file:locks", "locks"),
+            ("file:///var/lock", "/var/lock"),
+            ("file:/var/lock", "/var/lock"),
+            ("file:a%20b?ttl=1s", "a b"),
+            ("redis+unix:///run/redis.sock", "/run/redis.sock"),
+        ] {
+            assert_eq!(StoreUrl::parse(text).unwrap().path, path, "{text}");
+        }
+        let url = StoreUrl::parse("redis://:secret@h").unwrap();
+        assert_eq!((url.user, url.password.as_deref()), (None, Some("secret")));
+    }
+
+    #[test]
+    fn broken_urls_are_refused() {
+        for text in [
+            "",
+            "redis",
+            "redis://h:port",
+            "redis://[::1",
+            "redis://a,,b",
+            "redis://h?x",
+            "redis://h?a=1&a=2",
+        ] {
+            assert!(matches!(StoreUrl::parse(text), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_parameter_names_the_known_ones() {
+        let mut url = StoreUrl::parse("redis://h?ttl=5s&tll=3s").unwrap();
+        assert_eq!(url.take_duration("ttl").unwrap(), Some(Duration::from_secs(5)));
+        assert_eq!(url.take("prefix"), None);
+        let message = url.finish().unwrap_err().to_string();
+        assert!(message.contains("`tll`") && message.contains("`prefix`, `ttl`"), "{message}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_password_is_never_printed(secret in "[a-z]{12}", rest in "[ -~]{0,20}") {
+            let text = format!("redis://u:{secret}@{rest}");
+            match StoreUrl::parse(&text) {
+                Ok(url) => {
+                    let shown = format!("{url} {url:?}");
+                    prop_assert!(!shown.contains(&secret) || rest.contains('/') && rest.contains('@'));
+                }
+                Err(error) => prop_assert!(!error.to_string().contains(&secret)),
+            }
+        }
+    }
+}
