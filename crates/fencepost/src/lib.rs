@@ -28,6 +28,7 @@
 #[cfg(feature = "unstable-backend")]
 pub mod backend;
 #[cfg(not(feature = "unstable-backend"))]
+#[allow(unreachable_pub)]
 mod backend;
 mod backends;
 pub mod blocking;

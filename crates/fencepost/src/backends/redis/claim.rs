@@ -1,0 +1,177 @@
+//! One attempt to acquire, from before its first byte is sent until it is a hold. Dropped before that, it undoes
+//! itself: the request that leaves the queue and gives the lock back goes over the same connection, right behind
+//! what it undoes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hold::Held;
+use super::inbox::LetterBox;
+use super::keys::Keys;
+use super::node::{Link, On, Script};
+use super::resp::Value;
+use super::{GRANT_TERM, Store, milliseconds, record};
+use crate::backend::{Grant, Request};
+use crate::clock::Moment;
+use crate::lease::drift;
+use crate::{Error, FencingToken, Holder, Result};
+
+/// How long a waiter sleeps at most before it asks again, at the head of the queue and behind it. Expiry and plain
+/// clients push nothing.
+const RECHECK_HEAD: Duration = Duration::from_millis(250);
+const RECHECK: Duration = Duration::from_millis(700);
+
+pub(super) struct Claim<'a> {
+    store: &'a Store,
+    request: &'a Request,
+    keys: Arc<Keys>,
+    value: Arc<str>,
+    letters: Option<LetterBox>,
+    /// The connection that the last request went over; `None` before the first.
+    link: Option<Arc<Link>>,
+}
+
+/// What the server said to a request for the lock.
+pub(super) enum Said {
+    Granted(Grant),
+    Busy {
+        holder: Holder,
+        /// The server's counter when it answered; a grant by push has a larger token.
+        counter: i64,
+        sent: Moment,
+        again_in: Duration,
+    },
+}
+
+impl<'a> Claim<'a> {
+    pub(super) fn new(store: &'a Store, request: &'a Request) -> Self {
+        let keys = Arc::new(Keys::new(&store.node.config.prefix, request.name.as_str()));
+        let letters = store.inbox.open(request.owner, request.signal.clone());
+        Self { store, request, keys, value: "".into(), letters: Some(letters), link: None }
+    }
+
+    /// Asks for the lock once; with `wait`, stands in the queue if it is held.
+    pub(super) async fn ask(&mut self, wait: bool) -> Result<Said> {
+        let node = &self.store.node;
+        let timeout = node.config.timeout.min(self.request.ttl);
+        if self.value.is_empty() {
+            let link = node.link(self.store.clock.now().plus(timeout)).await?;
+            self.value = record::value(self.request.owner, &link.channel, &self.request.note).into();
+        }
+        let ttl = milliseconds(self.request.ttl);
+        let (keys, value) = (self.keys.clone(), self.value.clone());
+        let arguments = [&*value, &ttl, if wait { "wait" } else { "try" }, GRANT_TERM.text];
+        let note_link = |link: &Arc<Link>| self.link = Some(link.clone());
+        let answer = match node.run(Script::Acquire, On::One(&keys), &arguments, timeout, note_link).await {
+            Ok(answer) => answer,
+            Err(Error::Backend { source, .. }) if source.to_string().starts_with("WRONGTYPE") => {
+                return Ok(self.busy(
+                    Holder::unknown(self.request.name.clone()),
+                    -1,
+                    -1,
+                    0,
+                    self.store.clock.now(),
+                ));
+            }
+            Err(error) => return Err(error),
+        };
+        let sent = answer.sent;
+        match &answer.value {
+            Value::Int(token) => self.granted(*token, sent, self.request.ttl).map(Said::Granted),
+            Value::List(items) if items.len() == 4 => {
+                let holder = match &items[0] {
+                    Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                    _ => String::new(),
+                };
+                let [ttl, counter, place] = [1, 2, 3].map(|index| items[index].as_int().unwrap_or(-1));
+                let holder = record::holder(&self.request.name, &holder, ttl, Some(counter));
+                Ok(self.busy(holder, ttl, counter, place, sent))
+            }
+            other => Err(Error::Backend {
+                store: node.config.label.clone(),
+                source: format!("an answer that makes no sense: {other:?}").into(),
+            }),
+        }
+    }
+
+    fn busy(&self, holder: Holder, ttl: i64, counter: i64, place: i64, sent: Moment) -> Said {
+        let most = crate::wait::jittered(if place == 0 { RECHECK_HEAD } else { RECHECK });
+        // One millisecond more than the ttl: the key lives to the end of its last one.
+        let again_in = u64::try_from(ttl).map_or(most, |ttl| most.min(Duration::from_millis(ttl + 1)));
+        Said::Busy { holder, counter, sent, again_in }
+    }
+
+    /// Waits in the queue until the lock is ours.
+    pub(super) async fn wait(&mut self) -> Result<Grant> {
+        loop {
+            let (counter, sent, again_in) = match self.ask(true).await? {
+                Said::Granted(grant) => return Ok(grant),
+                Said::Busy { holder, counter, sent, again_in } => {
+                    self.request.seen.note(holder);
+                    (counter, sent, again_in)
+                }
+            };
+            let Some(letters) = &self.letters else { continue };
+            let Ok(token) = tokio::time::timeout(again_in, letters.grant()).await else { continue };
+            // A token above the counter that the last answer showed was granted after that answer, so after its
+            // request was sent: the short term counts from there. If too little of it is left, or the push is an
+            // old one, asking again settles it.
+            let token = i64::try_from(token).unwrap_or(0);
+            let enough = sent.plus(GRANT_TERM.duration / 2);
+            if counter >= 0 && token > counter && self.store.clock.now() < enough {
+                return self.granted(token, sent, GRANT_TERM.duration);
+            }
+        }
+    }
+
+    /// The lock is ours: hands everything over to a hold.
+    fn granted(&mut self, token: i64, sent: Moment, term: Duration) -> Result<Grant> {
+        let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
+            store: self.store.node.config.label.clone(),
+            source: format!("{token} is not a token").into(),
+        })?;
+        let Some(letters) = self.letters.take() else {
+            return Err(self.store.node.unavailable("this attempt has ended"));
+        };
+        debug_assert!(term > drift(term));
+        self.link = None;
+        let hold = Held {
+            node: self.store.node.clone(),
+            renewals: self.store.renewals.clone(),
+            name: self.request.name.clone(),
+            owner: self.request.owner,
+            keys: self.keys.clone(),
+            value: self.value.clone(),
+            _letters: letters,
+        };
+        Ok(Grant { token, sent, term: Some(term), hold: Arc::new(hold) })
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let Some(link) = self.link.take() else { return };
+        let undo = link.send(Script::Release, On::One(&self.keys), &[&self.value, GRANT_TERM.text, "leave"]);
+        let (node, keys, value) = (self.store.node.clone(), self.keys.clone(), self.value.clone());
+        let (timeout, ttl) = (node.config.timeout, self.request.ttl);
+        self.store.keeper.spawn(async move {
+            if let Ok(reply) = undo
+                && matches!(tokio::time::timeout(timeout, reply).await, Ok(Ok(Value::Int(_))))
+            {
+                return;
+            }
+            // The connection ended, or the server is stuck. What was sent may still arrive, so one answer that
+            // there is nothing to undo does not settle it.
+            let mut pause = Duration::from_millis(50);
+            while pause < ttl * 2 {
+                let arguments = [&*value, GRANT_TERM.text, "leave"];
+                let answer = node.run(Script::Release, On::One(&keys), &arguments, timeout, |_| {}).await;
+                if answer.is_ok_and(|answer| answer.value.as_int() == Some(1)) {
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                pause *= 3;
+            }
+        });
+    }
+}

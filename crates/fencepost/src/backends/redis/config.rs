@@ -1,0 +1,172 @@
+//! What a `redis://`, `rediss://` or `redis+unix://` URL says.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::url::StoreUrl;
+use crate::{Error, Result};
+
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Clone)]
+pub(super) struct Config {
+    /// The URL for messages, without its password.
+    pub(super) label: String,
+    pub(super) address: Address,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) database: u32,
+    pub(super) prefix: String,
+    /// The longest that one round trip, or a connect, may take.
+    pub(super) timeout: Duration,
+    pub(super) allow_evicting: bool,
+    pub(super) allow_replica: bool,
+    pub(super) tls: Option<TlsFiles>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Address {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+/// The parameters of a TLS connection.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "tls"), allow(dead_code))]
+pub(super) struct TlsFiles {
+    /// Authorities to trust instead of the system's.
+    pub(super) ca: Option<PathBuf>,
+    /// Our own certificate and key.
+    pub(super) client: Option<(PathBuf, PathBuf)>,
+    /// The name the server's certificate must have, if it is not the host's.
+    pub(super) server_name: Option<String>,
+}
+
+impl Config {
+    pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
+        let label = url.to_string();
+        let prefix = url.take("prefix").unwrap_or_default();
+        if prefix.len() > 128 || prefix.contains('\0') {
+            return Err(Error::invalid("parameter `prefix` may have at most 128 bytes and no NUL"));
+        }
+        let timeout = url.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+        if timeout < Duration::from_millis(1) {
+            return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
+        }
+        let (mut allow_evicting, mut allow_replica) = (false, false);
+        for word in url.take("allow").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
+            match word {
+                "evicting" => allow_evicting = true,
+                "replica" => allow_replica = true,
+                other => {
+                    return Err(Error::invalid(format!(
+                        "parameter `allow` takes `evicting` and `replica`, not `{other}`"
+                    )));
+                }
+            }
+        }
+        let (address, database) = Self::address(&mut url)?;
+        let tls = (url.scheme == "rediss").then(|| Self::tls(&mut url)).transpose()?;
+        let (user, password) = (url.user.take(), url.password.take());
+        if user.is_some() && password.is_none() {
+            return Err(Error::invalid(
+                "the URL has a user but no password; write `redis://user:password@host`, or `redis://:password@host` \
+                 for a password alone",
+            ));
+        }
+        url.finish()?;
+        Ok(Self {
+            label,
+            address,
+            user,
+            password,
+            database,
+            prefix,
+            timeout,
+            allow_evicting,
+            allow_replica,
+            tls,
+        })
+    }
+
+    fn address(url: &mut StoreUrl) -> Result<(Address, u32)> {
+        let number = |text: &str| {
+            text.parse::<u32>()
+                .map_err(|_| Error::invalid(format!("`{text}` is not the number of a database")))
+        };
+        if url.scheme == "redis+unix" {
+            if !url.path.starts_with('/') || !url.hosts.is_empty() {
+                return Err(Error::invalid(
+                    "a redis+unix URL names a socket: `redis+unix:///run/redis.sock`",
+                ));
+            }
+            let database = url.take("db").as_deref().map_or(Ok(0), number)?;
+            return Ok((Address::Unix(PathBuf::from(&url.path)), database));
+        }
+        let [host] = url.hosts.as_slice() else {
+            return Err(Error::invalid(format!(
+                "a {} URL names one server, as in `{}://localhost:6379`",
+                url.scheme, url.scheme
+            )));
+        };
+        let database = match url.path.trim_start_matches('/') {
+            "" => 0,
+            text => number(text)?,
+        };
+        Ok((Address::Tcp { host: host.name.clone(), port: host.port.unwrap_or(DEFAULT_PORT) }, database))
+    }
+
+    fn tls(url: &mut StoreUrl) -> Result<TlsFiles> {
+        let ca = url.take("ca").map(PathBuf::from);
+        let client = match (url.take("cert"), url.take("key")) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(Error::invalid("parameters `cert` and `key` are given together or not at all")),
+        };
+        Ok(TlsFiles { ca, client, server_name: url.take("server_name") })
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::from_url(StoreUrl::parse(text)?)
+    }
+
+    #[test]
+    fn urls_say_where_and_how() {
+        let config = parse("redis://:pw@h/2?prefix=app:&timeout=500ms&allow=evicting").unwrap();
+        assert!(matches!(&config.address, Address::Tcp { host, port: 6379 } if host == "h"));
+        assert_eq!((config.database, config.prefix.as_str()), (2, "app:"));
+        assert!(config.allow_evicting && !config.allow_replica && config.tls.is_none());
+        let config = parse("redis+unix:///run/r.sock?db=1").unwrap();
+        assert!(matches!(&config.address, Address::Unix(path) if path.ends_with("r.sock")));
+        assert!(parse("rediss://h?ca=/a&cert=/c&key=/k&server_name=n").unwrap().tls.is_some());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "redis://",
+            "redis://a,b",
+            "redis://h/x",
+            "redis://user@h",
+            "redis://h?ca=/x",
+            "rediss://h?cert=/x",
+            "redis+unix://h/s",
+            "redis://h?allow=all",
+            "redis://h?timeout=0s",
+        ] {
+            assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! One connection to one server: requests are put into its buffer at once, in order, and one task writes what has
+//! gathered and hands out the replies.
+//!
+//! Sending never waits. So a request that was dropped while unanswered can be undone by another one sent right
+//! after it on the same connection, and the server sees the two in that order. A connection never reconnects by
+//! itself: when it ends, everything unanswered fails, and the owner decides what to do.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+
+use super::resp::{self, Value};
+use crate::backend::lock;
+
+/// A byte stream to a server.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// More unanswered requests than this mean that the server is stuck; further ones fail at once.
+const MAX_UNANSWERED: usize = 16_384;
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// A reply on its way.
+pub(super) type Reply = oneshot::Receiver<Value>;
+
+#[derive(Debug, Default)]
+struct Shared {
+    outgoing: Vec<u8>,
+    unanswered: VecDeque<oneshot::Sender<Value>>,
+    /// The driver, when it sleeps.
+    waker: Option<Waker>,
+    /// Why the connection ended.
+    ended: Option<String>,
+    /// A request has timed out and nothing was heard since.
+    suspect: bool,
+}
+
+impl Connection {
+    /// Starts driving a stream on the current runtime. `on_push` is called for what the server sends unasked.
+    pub(super) fn start(stream: Box<dyn Stream>, on_push: impl Fn(Vec<Value>) + Send + 'static) -> Self {
+        let shared = Arc::<Mutex<Shared>>::default();
+        let mut driver = Driver {
+            stream,
+            shared: shared.clone(),
+            outgoing: Vec::new(),
+            written: 0,
+            incoming: Vec::with_capacity(4096),
+            on_push,
+        };
+        tokio::spawn(async move {
+            let error = poll_fn(|context| driver.poll(context)).await;
+            end(&driver.shared, error.to_string());
+        });
+        Self { shared }
+    }
+
+    /// Puts a command into the buffer. The reply comes, or the receiver fails when the connection ends.
+    pub(super) fn send<'a>(&self, words: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Reply, String> {
+        let (sender, reply) = oneshot::channel();
+        self.put(words, Some(sender))?;
+        Ok(reply)
+    }
+
+    /// Puts a command into the buffer that is answered by a push alone.
+    pub(super) fn send_unanswered(&self, words: &[&str]) -> Result<(), String> {
+        self.put(words.iter().map(|word| word.as_bytes()), None)
+    }
+
+    fn put<'a>(
+        &self,
+        words: impl ExactSizeIterator<Item = &'a [u8]>,
+        answer_to: Option<oneshot::Sender<Value>>,
+    ) -> Result<(), String> {
+        let mut shared = lock(&self.shared);
+        if let Some(why) = &shared.ended {
+            return Err(why.clone());
+        }
+        if shared.unanswered.len() >= MAX_UNANSWERED {
+            return Err(format!("{MAX_UNANSWERED} requests are unanswered"));
+        }
+        resp::encode(&mut shared.outgoing, words);
+        shared.unanswered.extend(answer_to);
+        let waker = shared.waker.take();
+        drop(shared);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Whether a new request has a chance: not ended, and not silent since a request timed out.
+    pub(super) fn is_usable(&self) -> bool {
+        let shared = lock(&self.shared);
+        shared.ended.is_none() && !shared.suspect
+    }
+
+    /// Notes that a request timed out. Unless something is heard before the next request, that one goes over a new
+    /// connection.
+    pub(super) fn suspect(&self) {
+        lock(&self.shared).suspect = true;
+    }
+
+    /// Why the connection ended, if it has.
+    pub(super) fn why_ended(&self) -> String {
+        lock(&self.shared).ended.clone().unwrap_or_else(|| "the connection ended".to_owned())
+    }
+
+    /// Ends the connection; what is unanswered fails.
+    pub(super) fn close(&self) {
+        end(&self.shared, "the connection was closed".to_owned());
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn end(shared: &Mutex<Shared>, why: String) {
+    let (unanswered, waker) = {
+        let mut shared = lock(shared);
+        shared.ended.get_or_insert(why);
+        (std::mem::take(&mut shared.unanswered), shared.waker.take())
+    };
+    drop(unanswered);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+struct Driver<P> {
+    stream: Box<dyn Stream>,
+    shared: Arc<Mutex<Shared>>,
+    outgoing: Vec<u8>,
+    written: usize,
+    incoming: Vec<u8>,
+    on_push: P,
+}
+
+impl<P> Drop for Driver<P> {
+    fn drop(&mut self) {
+        // The runtime that drove it is gone.
+        end(&self.shared, "the runtime of this connection ended".to_owned());
+    }
+}
+
+impl<P: Fn(Vec<Value>)> Driver<P> {
+    /// Runs until the connection ends, and says why it did.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            let wrote = match self.write(context) {
+                Ok(wrote) => wrote,
+                Err(error) => return Poll::Ready(error),
+            };
+            let read = match self.read(context) {
+                Ok(read) => read,
+                Err(error) => return Poll::Ready(error),
+            };
+            if !wrote && !read {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Writes what has gathered; `true` if anything was written.
+    fn write(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        loop {
+            if self.written == self.outgoing.len() {
+                self.outgoing.clear();
+                self.written = 0;
+                let mut shared = lock(&self.shared);
+                if shared.ended.is_some() {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                std::mem::swap(&mut shared.outgoing, &mut self.outgoing);
+                if self.outgoing.is_empty() {
+                    if !shared.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                        shared.waker = Some(context.waker().clone());
+                    }
+                    drop(shared);
+                    // Only TLS keeps bytes back.
+                    if let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context) {
+                        flushed?;
+                    }
+                    return Ok(progress);
+                }
+            }
+            match Pin::new(&mut self.stream).poll_write(context, &self.outgoing[self.written..]) {
+                Poll::Pending => return Ok(progress),
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(count)) => self.written += count,
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+            progress = true;
+        }
+    }
+
+    /// Reads what is there and hands it out; `true` if anything came.
+    fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut chunk = [std::mem::MaybeUninit::uninit(); 8192];
+        let mut progress = false;
+        loop {
+            let mut buffer = ReadBuf::uninit(&mut chunk);
+            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+                Poll::Pending => return Ok(progress),
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the server closed the connection",
+                    ));
+                }
+                Poll::Ready(Ok(())) => {}
+            }
+            progress = true;
+            self.incoming.extend_from_slice(buffer.filled());
+            self.hand_out()?;
+        }
+    }
+
+    fn hand_out(&mut self) -> io::Result<()> {
+        let mut used = 0;
+        loop {
+            let decoded = resp::decode(&self.incoming[used..])
+                .map_err(|garbled| io::Error::new(io::ErrorKind::InvalidData, garbled))?;
+            let Some((value, length)) = decoded else { break };
+            used += length;
+            match value {
+                Value::Push(items) => (self.on_push)(items),
+                value => {
+                    let next = {
+                        let mut shared = lock(&self.shared);
+                        shared.suspect = false;
+                        shared.unanswered.pop_front()
+                    };
+                    match next {
+                        // Nobody waits any more: dropped requests are answered, too.
+                        Some(sender) => drop(sender.send(value)),
+                        None => {
+                            return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply to no request"));
+                        }
+                    }
+                }
+            }
+        }
+        self.incoming.drain(..used);
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! A lock held on a Redis server, and the batches its renewals go in.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::inbox::LetterBox;
+use super::keys::Keys;
+use super::node::{Node, On, Script};
+use super::resp::Value;
+use super::{GRANT_TERM, milliseconds, record};
+use crate::backend::{Hold, Renewal, lock};
+use crate::clock::Moment;
+use crate::{Error, Loss, Name, Owner, Result};
+
+/// Renewals that one script call makes. Larger ones would keep the server busy for too long at a time.
+const BATCH: usize = 100;
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) node: Arc<Node>,
+    pub(super) renewals: Arc<Renewals>,
+    pub(super) name: Name,
+    pub(super) owner: Owner,
+    pub(super) keys: Arc<Keys>,
+    pub(super) value: Arc<str>,
+    /// Open for revocations while the lock is held.
+    pub(super) _letters: LetterBox,
+}
+
+#[async_trait]
+impl Hold for Held {
+    async fn renew(&self, term: Duration) -> Result<Renewal> {
+        let found = self.renewals.renew(&self.node, &self.keys.lock, &self.value, term).await?;
+        Ok(match found {
+            Found::Ours(sent) => Renewal::Renewed { sent, term: Some(term) },
+            Found::Not(value) => Renewal::Lost(self.loss(&value)),
+        })
+    }
+
+    async fn release(&self) -> Result<bool> {
+        let arguments = [&*self.value, GRANT_TERM.text, ""];
+        let timeout = self.node.config.timeout;
+        let answer = self.node.run(Script::Release, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
+        // A repeated release finds nothing if the first one did its work.
+        Ok(answer.repeated || answer.value.as_int() == Some(1))
+    }
+
+    async fn detach(&self, term: Duration) -> Result<()> {
+        match self.renew(term).await? {
+            Renewal::Lost(why) => Err(Error::lost(&self.name, why)),
+            Renewal::Renewed { .. } => Ok(()),
+        }
+    }
+
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Held {
+    /// Why a lock is not ours any more, by what was found in its place.
+    fn loss(&self, found: &str) -> Loss {
+        match record::revoked(found) {
+            Some(reason) if record::owner(found) == Some(self.owner) => {
+                Loss::ForceReleased { reason: reason.to_owned() }
+            }
+            _ => Loss::Taken,
+        }
+    }
+}
+
+/// What a renewal found: the lock is ours, by a request sent then; or it is not, and what is there instead.
+#[derive(Debug)]
+pub(super) enum Found {
+    Ours(Moment),
+    Not(String),
+}
+
+/// Renewals that were asked for at about the same time and go to the server together.
+#[derive(Debug, Default)]
+pub(super) struct Renewals {
+    waiting: Mutex<Vec<Waiting>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    key: String,
+    value: Arc<str>,
+    term: Duration,
+    result: oneshot::Sender<Result<Found>>,
+}
+
+impl Renewals {
+    async fn renew(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &str,
+        value: &Arc<str>,
+        term: Duration,
+    ) -> Result<Found> {
+        let (result, answer) = oneshot::channel();
+        let first = {
+            let mut waiting = lock(&self.waiting);
+            waiting.push(Waiting { key: key.to_owned(), value: value.clone(), term, result });
+            waiting.len() == 1
+        };
+        if first {
+            let (renewals, node) = (self.clone(), node.clone());
+            tokio::spawn(async move {
+                // Whoever else is due in this turn of the runtime joins.
+                tokio::task::yield_now().await;
+                let mut all = std::mem::take(&mut *lock(&renewals.waiting));
+                while !all.is_empty() {
+                    let rest = all.split_off(all.len().min(BATCH));
+                    let batch = std::mem::replace(&mut all, rest);
+                    tokio::spawn(send(node.clone(), batch));
+                }
+            });
+        }
+        answer.await.unwrap_or_else(|_| Err(node.unavailable("the runtime that carried the renewal ended")))
+    }
+}
+
+async fn send(node: Arc<Node>, batch: Vec<Waiting>) {
+    let terms: Vec<String> = batch.iter().map(|one| milliseconds(one.term)).collect();
+    let keys: Vec<&str> = batch.iter().map(|one| one.key.as_str()).collect();
+    let arguments: Vec<&str> =
+        batch.iter().zip(&terms).flat_map(|(one, term)| [term.as_str(), &*one.value]).collect();
+    // Late answers are worthless, and a stuck connection should be replaced while there is time to.
+    let shortest = batch.iter().map(|one| one.term).min().unwrap_or(node.config.timeout);
+    let timeout = node.config.timeout.min((shortest / 3).max(Duration::from_millis(20)));
+    let answer = node.run(Script::Renew, On::Locks(&keys), &arguments, timeout, |_| {}).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let text = error.to_string();
+            for one in batch {
+                let _ = one.result.send(Err(node.unavailable(text.clone())));
+            }
+            return;
+        }
+    };
+    let lost = answer.value.as_list().unwrap_or_default();
+    let found = |index: usize| {
+        let number = i64::try_from(index + 1).ok();
+        lost.chunks_exact(2).find(|pair| pair[0].as_int() == number).map(|pair| match &pair[1] {
+            Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            _ => String::new(),
+        })
+    };
+    for (index, one) in batch.into_iter().enumerate() {
+        let _ = one.result.send(Ok(found(index).map_or(Found::Ours(answer.sent), Found::Not)));
+    }
+}

@@ -1,0 +1,113 @@
+//! What the server pushes to this process: grants for waiters, and revocations for holders. Everything that
+//! arrives here is a hint; whoever acts on it decides what it is worth.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::resp::Value;
+use crate::backend::{Signal, lock};
+use crate::{Loss, Owner};
+
+/// Who can be told something, by owner.
+#[derive(Debug, Default)]
+pub(super) struct Inbox(Mutex<HashMap<Owner, Arc<Box_>>>);
+
+#[derive(Debug)]
+struct Box_ {
+    signal: Arc<Signal>,
+    token: Mutex<Option<u64>>,
+    granted: Notify,
+}
+
+impl Inbox {
+    /// Opens a letter box for one owner, for as long as the returned value lives.
+    pub(super) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<Signal>) -> LetterBox {
+        let content = Arc::new(Box_ { signal, token: Mutex::default(), granted: Notify::new() });
+        lock(&self.0).insert(owner, content.clone());
+        LetterBox { inbox: self.clone(), owner, content }
+    }
+
+    /// Takes in a push: `message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON"`.
+    pub(super) fn deliver(&self, push: &[Value]) {
+        let [kind, _, message] = push else { return };
+        if kind.as_text() != Some("message") {
+            return;
+        }
+        let mut words = message.as_text().unwrap_or_default().splitn(3, ' ');
+        let (Some(what), Some(owner), Some(rest)) = (words.next(), words.next(), words.next()) else {
+            return;
+        };
+        let Ok(owner) = owner.parse::<Owner>() else { return };
+        let Some(content) = lock(&self.0).get(&owner).cloned() else { return };
+        match what {
+            "granted" => {
+                *lock(&content.token) = rest.parse().ok();
+                content.granted.notify_one();
+            }
+            "revoked" => content.signal.raise(Loss::ForceReleased { reason: rest.to_owned() }),
+            _ => {}
+        }
+    }
+}
+
+/// The letter box of one owner.
+#[derive(Debug)]
+pub(super) struct LetterBox {
+    inbox: Arc<Inbox>,
+    owner: Owner,
+    content: Arc<Box_>,
+}
+
+impl LetterBox {
+    /// Waits for a grant by push, and returns its token.
+    pub(super) async fn grant(&self) -> u64 {
+        loop {
+            self.content.granted.notified().await;
+            if let Some(token) = lock(&self.content.token).take() {
+                return token;
+            }
+        }
+    }
+
+    /// Takes a grant that has already arrived.
+    pub(super) fn take_grant(&self) -> Option<u64> {
+        lock(&self.content.token).take()
+    }
+}
+
+impl Drop for LetterBox {
+    fn drop(&mut self) {
+        lock(&self.inbox.0).remove(&self.owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(message: &str) -> Vec<Value> {
+        ["message", "channel", message].map(|text| Value::Text(text.into())).to_vec()
+    }
+
+    #[tokio::test]
+    async fn letters_reach_their_owner_and_nobody_else() {
+        let inbox = Arc::<Inbox>::default();
+        let (one, two) = (Owner::fresh(), Owner::fresh());
+        let signals = [Arc::<Signal>::default(), Arc::default()];
+        let first = inbox.open(one, signals[0].clone());
+        let second = inbox.open(two, signals[1].clone());
+        inbox.deliver(&push(&format!("granted {one} 42")));
+        inbox.deliver(&push(&format!("revoked {two} stuck since noon")));
+        assert_eq!(first.grant().await, 42);
+        assert_eq!(second.take_grant(), None);
+        assert!(signals[0].loss().is_none());
+        assert_eq!(signals[1].loss(), Some(&Loss::ForceReleased { reason: "stuck since noon".into() }));
+        drop(first);
+        for odd in [format!("granted {one} 43"), format!("granted {two}"), "x y z".into(), String::new()] {
+            inbox.deliver(&push(&odd));
+        }
+        assert_eq!(second.take_grant(), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it; what else we keep
+//! about it lies under a hash tag of the same text, with braces escaped so that two names never meet.
+
+/// The keys of one lock.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    pub(super) lock: String,
+    pub(super) queue: String,
+    fence: String,
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str, name: &str) -> Self {
+        let lock = format!("{prefix}lock:{name}");
+        let tag = tag(&lock);
+        Self { queue: format!("{{{tag}}}:queue"), fence: format!("{{{tag}}}:fence:"), lock }
+    }
+
+    /// The token counter. Each run of the server has its own: a server that comes back with old data must not go
+    /// on counting from there, and a counter that is missing starts at the clock.
+    pub(super) fn fence(&self, run: &str) -> String {
+        format!("{}{run}", self.fence)
+    }
+}
+
+fn tag(text: &str) -> String {
+    if !text.contains(['{', '}', '%']) {
+        return text.to_owned();
+    }
+    text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
+}
+
+/// A pattern for SCAN that matches exactly the locks whose name starts with `start`.
+pub(super) fn pattern(prefix: &str, start: &str) -> String {
+    let mut pattern = String::new();
+    for character in format!("{prefix}lock:{start}").chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '^' | '-' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern.push('*');
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_lock_key_is_where_others_look_for_it() {
+        let keys = Keys::new("", "order:42");
+        assert_eq!(keys.lock, "lock:order:42");
+        assert_eq!(keys.queue, "{lock:order:42}:queue");
+        assert_eq!(keys.fence("ab"), "{lock:order:42}:fence:ab");
+        assert_eq!(Keys::new("app:", "a}b").queue, "{app:lock:a%7Db}:queue");
+        assert_eq!(pattern("", "a*"), "lock:a\\**");
+    }
+
+    proptest! {
+        #[test]
+        fn two_names_never_share_a_key(a in "[a-c{}%2-7BD]{1,8}", b in "[a-c{}%2-7BD]{1,8}") {
+            let (left, right) = (Keys::new("", &a), Keys::new("", &b));
+            prop_assert_eq!(left.queue == right.queue, a == b);
+            prop_assert_eq!(left.fence("r") == right.fence("r"), a == b);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a lock's key holds: `OWNER CHANNEL JSON`, a plain string so that other lock clients of the same key exclude
+//! us and we them. A revoked lock has `!` in front and a new line with the operator's reason behind.
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{FencingToken, Holder, Name, Owner};
+
+/// Where the channel begins and ends; the scripts cut it out at the same place.
+const CHANNEL: std::ops::Range<usize> = 37..53;
+
+#[derive(Serialize, Deserialize)]
+struct About<'a> {
+    #[serde(borrow)]
+    host: std::borrow::Cow<'a, str>,
+    pid: u32,
+    since: u64,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    note: std::borrow::Cow<'a, str>,
+}
+
+/// The value of a key that we hold.
+pub(super) fn value(owner: Owner, channel: &str, note: &str) -> String {
+    debug_assert_eq!(channel.len(), CHANNEL.len());
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let about = About {
+        host: crate::identity::host().into(),
+        pid: std::process::id(),
+        since: u64::try_from(since.as_millis()).unwrap_or(0),
+        note: note.into(),
+    };
+    let about = serde_json::to_string(&about).unwrap_or_default();
+    format!("{owner} {channel} {about}")
+}
+
+/// Who a value says holds the lock. Anything that we did not write is a foreign client's.
+pub(super) fn holder(name: &Name, value: &str, ttl: i64, counter: Option<i64>) -> Holder {
+    let mut holder = Holder::unknown(name.clone());
+    holder.expires_in = u64::try_from(ttl).ok().map(Duration::from_millis);
+    let (value, revoked) = unrevoked(value);
+    let Some((owner, about)) = parse(value) else { return holder };
+    holder.owner = Some(owner);
+    holder.host = Some(about.host.into_owned());
+    holder.pid = Some(about.pid);
+    holder.note = Some(about.note.into_owned()).filter(|note| !note.is_empty());
+    holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(about.since));
+    // The counter stands at the holder's token until a force-release takes the next one.
+    if revoked.is_none() {
+        let counter = counter.and_then(|counter| u64::try_from(counter).ok());
+        holder.token = counter.and_then(FencingToken::new);
+    }
+    holder.revoked = revoked.map(str::to_owned);
+    holder
+}
+
+/// The owner in a value, revoked or not; `None` for a foreign client's.
+pub(super) fn owner(value: &str) -> Option<Owner> {
+    parse(unrevoked(value).0).map(|(owner, _)| owner)
+}
+
+/// The reason, if the value is of a revoked lock.
+pub(super) fn revoked(value: &str) -> Option<&str> {
+    unrevoked(value).1
+}
+
+fn unrevoked(value: &str) -> (&str, Option<&str>) {
+    match value.strip_prefix('!').and_then(|rest| rest.split_once('\n')) {
+        Some((value, reason)) => (value, Some(reason)),
+        None => (value, None),
+    }
+}
+
+fn parse(value: &str) -> Option<(Owner, About<'_>)> {
+    let (owner, rest) = value.split_at_checked(CHANNEL.start - 1)?;
+    value.get(CHANNEL)?;
+    let about = rest.get(CHANNEL.len() + 2..)?;
+    Some((owner.parse().ok()?, serde_json::from_str(about).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name() -> Name {
+        Name::new("x").unwrap()
+    }
+
+    #[test]
+    fn a_value_tells_others_who_holds_it() {
+        let owner = Owner::fresh();
+        let value = value(owner, "0123456789abcdef", "nightly \"run\"\n");
+        assert_eq!(&value[CHANNEL], "0123456789abcdef");
+        let holder = holder(&name(), &value, 1500, Some(42));
+        assert_eq!(holder.owner, Some(owner));
+        assert_eq!(holder.pid, Some(std::process::id()));
+        assert_eq!(holder.note.as_deref(), Some("nightly \"run\"\n"));
+        assert_eq!(holder.token.map(FencingToken::get), Some(42));
+        assert_eq!(holder.expires_in, Some(Duration::from_millis(1500)));
+        assert!(!value.contains('\n'), "the reason of a revocation starts at the first new line");
+    }
+
+    #[test]
+    fn a_revoked_value_keeps_its_owner_and_has_a_reason() {
+        let owner = Owner::fresh();
+        let value = format!("!{}\nstuck\nsince noon", value(owner, "0123456789abcdef", ""));
+        assert_eq!(super::owner(&value), Some(owner));
+        assert_eq!(revoked(&value), Some("stuck\nsince noon"));
+        assert_eq!(holder(&name(), &value, -1, Some(42)).token, None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_foreign_value_is_a_holder_of_whom_nothing_is_known(value in ".{0,80}") {
+            let holder = holder(&name(), &value, -1, Some(1));
+            prop_assert_eq!(holder.owner, None);
+            prop_assert_eq!(holder.expires_in, None);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+-- Takes the lock away from its holder and tells it why.
+-- KEYS  1 lock   2 fence   3 queue
+-- ARGV  1 value of the holder, as seen   2 reason   3 `now` or `ask`   4 term ms of a grant by push
+-- Reply: a fresh token, or 0 if the holder is another one by now
+--
+-- `ask` keeps the lock held: the value gets `!` in front and the reason behind, so that renewals of the old value
+-- fail, while the holder can still give it back.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local fresh = next_token(KEYS[2])
+local value = ARGV[1]
+if string.sub(value, 1, 1) == '!' then value = string.match(string.sub(value, 2), '^[^\n]*') end
+redis.call('PUBLISH', string.sub(value, 38, 53), 'revoked ' .. string.sub(value, 1, 36) .. ' ' .. ARGV[2])
+if ARGV[3] == 'ask' then
+  redis.call('SET', KEYS[1], '!' .. value .. '\n' .. ARGV[2], 'KEEPTTL')
+elseif not pass_on(KEYS[1], KEYS[2], KEYS[3], ARGV[4]) then
+  redis.call('DEL', KEYS[1])
+end
+return fresh
