@@ -1,1 +1,15 @@
 //! Starts real servers on free ports with temporary folders, and breaks them on purpose.
+//!
+//! Blocking code on the standard library: a test of an async library must not share its runtime with the thing
+//! that breaks it. Everything started here ends with its value, and also when the test process is killed.
+
+mod certificates;
+mod eventually;
+mod port;
+mod process;
+mod proxy;
+pub mod redis;
+
+pub use certificates::Certificates;
+pub use eventually::{LIMIT, eventually};
+pub use proxy::Proxy;

@@ -1,0 +1,73 @@
+# Every development command. `make help` lists them.
+
+CARGO     ?= cargo
+PYTHON    ?= python3
+PREFIX    ?= /usr/local
+TARGET    := $(or $(CARGO_TARGET_DIR),target)
+PEERS     := $(TARGET)/peers-venv
+PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8
+SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# Most tests wait for servers, so more of them than cores run at a time.
+export RUST_TEST_THREADS ?= 4
+export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build lint test bench man completions install clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: $(PEERS)/.done ## Install what the tests need, where it is missing: Debian packages, Python packages
+	@missing=; \
+	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	[ -z "$$missing" ] || $(SUDO) sh scripts/apt-install $$missing
+
+$(PEERS)/.done: Makefile
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || $(SUDO) sh scripts/apt-install python3 python3-venv
+	@rm -rf $(PEERS) && mkdir -p $(TARGET)
+	@$(PYTHON) -m venv $(PEERS) && $(PEERS)/bin/pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
+	@touch $@
+
+build: ## Build the command line, optimised, as target/release/fencepost
+	$(CARGO) build --release --locked -p fencepost-cli
+
+lint: ## Check format, lints and documentation; warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
+	for features in "" file redis; do \
+	  $(CARGO) clippy -p fencepost --lib --no-default-features --features "$$features" --locked -- -D warnings \
+	    || exit 1; \
+	done
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --locked
+
+test: deps lint ## Check everything; leaves no process and no file behind
+	@sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked
+
+bench: ## Measure the stores beside their raw limits
+	$(CARGO) run --release --locked -p fencepost-bench
+
+man: build ## Write the man pages to dist/man
+	rm -rf dist/man && mkdir -p dist/man
+	$(TARGET)/release/fencepost man dist/man
+
+completions: build ## Write the shell completions to dist/completions
+	rm -rf dist/completions && mkdir -p dist/completions
+	for shell in bash zsh fish; do \
+	  $(TARGET)/release/fencepost completions $$shell > dist/completions/fencepost.$$shell || exit 1; \
+	done
+
+install: man completions ## Install command, man pages and completions under PREFIX (/usr/local)
+	install -Dm755 $(TARGET)/release/fencepost $(DESTDIR)$(PREFIX)/bin/fencepost
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m644 dist/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -Dm644 dist/completions/fencepost.bash \
+	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fencepost
+	install -Dm644 dist/completions/fencepost.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fencepost
+	install -Dm644 dist/completions/fencepost.fish \
+	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fencepost.fish
+
+clean: ## Remove everything that was built
+	$(CARGO) clean
+	rm -rf dist

@@ -1,0 +1,65 @@
+//! A throw-away certificate authority with one server and one client certificate.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+
+/// The paths of the certificates and keys, all PEM. The server's is for `localhost` and `127.0.0.1`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Certificates {
+    /// The authority's certificate.
+    pub ca: PathBuf,
+    /// The server's certificate.
+    pub server: PathBuf,
+    /// The server's key.
+    pub server_key: PathBuf,
+    /// The client's certificate.
+    pub client: PathBuf,
+    /// The client's key.
+    pub client_key: PathBuf,
+}
+
+impl Certificates {
+    /// Makes a new authority and its certificates in `folder`.
+    ///
+    /// # Panics
+    /// If they cannot be made or written.
+    pub fn make(folder: &Path) -> Self {
+        let paths = Self {
+            ca: folder.join("ca.pem"),
+            server: folder.join("server.pem"),
+            server_key: folder.join("server.key"),
+            client: folder.join("client.pem"),
+            client_key: folder.join("client.key"),
+        };
+        let ca_key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new([]).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let ca = params.self_signed(&ca_key).expect("the authority's certificate");
+        write(&paths.ca, &ca.pem());
+        let issuer = Issuer::new(params, ca_key);
+
+        let issue = |names: &[&str], usage, certificate: &Path, key: &Path| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            let pair = KeyPair::generate().expect("a key");
+            let mut params = CertificateParams::new(names).expect("valid names");
+            params.extended_key_usages = vec![usage];
+            let signed = params.signed_by(&pair, &issuer).expect("a certificate");
+            write(certificate, &signed.pem());
+            write(key, &pair.serialize_pem());
+        };
+        let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+        issue(&["localhost", "127.0.0.1"], server, &paths.server, &paths.server_key);
+        issue(&["client"], client, &paths.client, &paths.client_key);
+        paths
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}

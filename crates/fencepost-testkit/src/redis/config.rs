@@ -1,0 +1,105 @@
+//! How a server shall be started. Written to a file, so that no password shows in the process list.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::Server;
+use crate::Certificates;
+
+/// How a server shall be started.
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing runs until `start`"]
+pub struct Config {
+    pub(super) login: Option<(Option<String>, String)>,
+    pub(super) tls: Option<Tls>,
+    lines: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tls {
+    pub(super) client_certificate: bool,
+}
+
+impl Config {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks every client for this password.
+    pub fn password(mut self, password: &str) -> Self {
+        self.login = Some((None, password.to_owned()));
+        self.line(format!("requirepass {password}"))
+    }
+
+    /// Lets in one user with this password and nobody else.
+    pub fn user(mut self, user: &str, password: &str) -> Self {
+        self.login = Some((Some(user.to_owned()), password.to_owned()));
+        self.line("user default off").line(format!("user {user} on >{password} ~* &* +@all"))
+    }
+
+    /// Speaks TLS only.
+    pub fn tls(mut self) -> Self {
+        self.tls = Some(Tls { client_certificate: false });
+        self
+    }
+
+    /// Speaks TLS only, and only to clients that show a certificate.
+    pub fn tls_with_client_certificate(mut self) -> Self {
+        self.tls = Some(Tls { client_certificate: true });
+        self
+    }
+
+    /// Sets what the server does when its memory is full.
+    pub fn maxmemory_policy(self, policy: &str) -> Self {
+        self.line("maxmemory 64mb").line(format!("maxmemory-policy {policy}"))
+    }
+
+    /// Makes it a read-only replica of another server.
+    pub fn replica_of(self, primary: &Server) -> Self {
+        let addr = primary.addr();
+        self.line(format!("replicaof {} {}", addr.ip(), addr.port()))
+    }
+
+    /// Adds a line to `redis.conf`.
+    pub fn line(mut self, line: impl Into<String>) -> Self {
+        self.lines.push(line.into());
+        self
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start; the message says why.
+    pub fn start(self) -> Server {
+        Server::start_with(self)
+    }
+
+    pub(super) fn text(
+        &self,
+        port: u16,
+        socket: &Path,
+        folder: &Path,
+        certificates: Option<&Certificates>,
+    ) -> String {
+        let mut text = String::new();
+        let mut line =
+            |line: &dyn std::fmt::Display| writeln!(text, "{line}").expect("a string takes any line");
+        line(&"bind 127.0.0.1");
+        line(&"save \"\"");
+        line(&format!("unixsocket \"{}\"", socket.display()));
+        line(&format!("dir \"{}\"", folder.display()));
+        match (self.tls, certificates) {
+            (Some(tls), Some(files)) => {
+                line(&"port 0");
+                line(&format!("tls-port {port}"));
+                line(&format!("tls-ca-cert-file \"{}\"", files.ca.display()));
+                line(&format!("tls-cert-file \"{}\"", files.server.display()));
+                line(&format!("tls-key-file \"{}\"", files.server_key.display()));
+                line(&format!("tls-auth-clients {}", if tls.client_certificate { "yes" } else { "no" }));
+            }
+            _ => line(&format!("port {port}")),
+        }
+        self.lines.iter().for_each(|extra| line(extra));
+        text
+    }
+}

@@ -1,0 +1,264 @@
+//! A real `redis-server` on a loopback port and a unix socket, without persistence unless asked for.
+
+mod config;
+mod resp;
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+pub use config::Config;
+pub use resp::Reply;
+
+use crate::eventually::{LIMIT, within};
+use crate::process::Process;
+use crate::{Certificates, eventually, port};
+use resp::Connection;
+
+/// A running server. Dropping it kills the process and removes its folder.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    port: u16,
+    certificates: Option<Certificates>,
+    process: Option<Process>,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts a server without password, TLS and persistence.
+    ///
+    /// # Panics
+    /// If it does not start; the message says why.
+    pub fn start() -> Self {
+        Config::new().start()
+    }
+
+    /// Says how a server shall be started.
+    pub fn config() -> Config {
+        Config::new()
+    }
+
+    fn start_with(config: Config) -> Self {
+        assert!(
+            which("redis-server"),
+            "redis-server is not installed; run `make deps`, or install the Debian package `redis-server`"
+        );
+        let folder =
+            tempfile::Builder::new().prefix("fencepost-redis-").tempdir().expect("a temporary folder");
+        let certificates = config.tls.is_some().then(|| Certificates::make(folder.path()));
+        let mut server = Self { config, port: 0, certificates, process: None, folder };
+        for _ in 0..10 {
+            server.port = port::free();
+            if server.launch() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start:\n{}", server.log());
+    }
+
+    /// Starts the process and waits until it answers; `false` if it ended instead.
+    fn launch(&mut self) -> bool {
+        let _ = fs::remove_file(self.socket());
+        let text =
+            self.config.text(self.port, &self.socket(), self.folder.path(), self.certificates.as_ref());
+        let file = self.folder.path().join("redis.conf");
+        fs::write(&file, text).expect("the folder is writable");
+        let file = file.to_str().expect("a temporary folder has an UTF-8 path");
+        let process = Process::start(self.folder.path(), "redis-server", &[file]);
+        // The server opens its ports before the socket, so one that answers there has them.
+        let answered = within(LIMIT, &mut || process.is_dead() || self.ping()) && !process.is_dead();
+        self.process = answered.then_some(process);
+        answered
+    }
+
+    fn ping(&self) -> bool {
+        let answer =
+            self.connect(Duration::from_secs(1)).and_then(|mut connection| connection.call(&["PING"]));
+        matches!(answer, Ok(Reply::Text(text)) if text == "PONG")
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its URL, with user and password if it wants them: `redis://…`, or `rediss://…` with the certificates as
+    /// parameters.
+    pub fn url(&self) -> String {
+        self.url_at(self.addr())
+    }
+
+    /// Its URL by way of another address, such as that of a [`Proxy`](crate::Proxy).
+    pub fn url_at(&self, addr: SocketAddr) -> String {
+        let login = self.login();
+        match &self.certificates {
+            None => format!("redis://{login}{addr}"),
+            Some(files) => {
+                let mut url = format!("rediss://{login}{addr}?ca={}", files.ca.display());
+                if self.config.tls.is_some_and(|tls| tls.client_certificate) {
+                    url += &format!("&cert={}&key={}", files.client.display(), files.client_key.display());
+                }
+                url
+            }
+        }
+    }
+
+    /// The URL of its unix socket.
+    pub fn unix_url(&self) -> String {
+        format!("redis+unix://{}{}", self.login(), self.socket().display())
+    }
+
+    fn login(&self) -> String {
+        match &self.config.login {
+            None => String::new(),
+            Some((user, password)) => format!("{}:{password}@", user.as_deref().unwrap_or("")),
+        }
+    }
+
+    /// Its unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// Its folder, with `dump.rdb`, `redis.conf` and `log`.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The certificates of a server with TLS.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().expect("a server with TLS")
+    }
+
+    /// The process id.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
+    }
+
+    /// What it has printed so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands still.
+    pub fn pause(&self) {
+        self.process().signal(Signal::STOP);
+        eventually("the server stands still", || matches!(self.process().state(), None | Some('T')));
+    }
+
+    /// Lets a stopped process go on.
+    pub fn resume(&self) {
+        self.process().signal(Signal::CONT);
+    }
+
+    /// Kills the process (`SIGKILL`). Nothing is saved, connections are reset.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again on the same port with what it has saved in its folder. Kills it first if it runs.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart(&mut self) {
+        self.kill();
+        let started = within(LIMIT, &mut || self.launch());
+        assert!(started, "redis-server does not start again:\n{}", self.log());
+    }
+
+    /// Starts it again on the same port without any data. Kills it first if it runs.
+    pub fn restart_empty(&mut self) {
+        self.kill();
+        let _ = fs::remove_file(self.dump());
+        self.restart();
+    }
+
+    /// Starts it again on the same port with the data of an earlier [`snapshot`](Self::snapshot).
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart_from(&mut self, snapshot: &[u8]) {
+        self.kill();
+        fs::write(self.dump(), snapshot).expect("the folder is writable");
+        self.restart();
+    }
+
+    /// Its data as it is now.
+    ///
+    /// # Panics
+    /// If it cannot save.
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.cli(&["SAVE"]);
+        fs::read(self.dump()).expect("SAVE writes a dump")
+    }
+
+    fn dump(&self) -> PathBuf {
+        self.folder.path().join("dump.rdb")
+    }
+
+    /// Sends one command and returns the answer as text, one value a line.
+    ///
+    /// # Panics
+    /// If the server does not answer, or with an error.
+    pub fn cli(&self, words: &[&str]) -> String {
+        match self.call(words) {
+            Reply::Error(error) => panic!("{words:?}: {error}"),
+            reply => reply.lines().join("\n"),
+        }
+    }
+
+    /// Sends one command and returns the answer, whatever it is.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    pub fn call(&self, words: &[&str]) -> Reply {
+        let answer = self.connect(LIMIT).and_then(|mut connection| connection.call(words));
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// All keys, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        self.keys_like("*")
+    }
+
+    /// The keys that match a pattern of the `KEYS` command, sorted.
+    pub fn keys_like(&self, pattern: &str) -> Vec<String> {
+        let mut keys = match self.call(&["KEYS", pattern]) {
+            Reply::List(keys) => keys.iter().flat_map(Reply::lines).collect::<Vec<_>>(),
+            other => panic!("KEYS {pattern}: {other:?}"),
+        };
+        keys.sort_unstable();
+        keys
+    }
+
+    fn connect(&self, patience: Duration) -> std::io::Result<Connection> {
+        let mut connection = Connection::open(&self.socket(), patience)?;
+        if let Some((user, password)) = &self.config.login {
+            connection.call(&["AUTH", user.as_deref().unwrap_or("default"), password])?;
+        }
+        Ok(connection)
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("the server runs")
+    }
+}
+
+fn which(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests;
