@@ -16,6 +16,9 @@ use crate::lease::Lease;
 use crate::options::Options;
 use crate::{Error, FencingToken, Loss, Name, Owner, Result, Risk, State};
 
+/// When a lock with a short first term is renewed, after it was acquired.
+const HURRY: Duration = Duration::from_millis(10);
+
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) id: u64,
@@ -35,8 +38,10 @@ pub(crate) struct Held {
 #[derive(Debug)]
 struct Inner {
     lease: Lease,
-    /// The last renewal failed, and when to try again.
-    trouble: Option<Moment>,
+    /// The last renewal failed.
+    trouble: bool,
+    /// When to renew, if not by the cadence: after a failure, or because the first term was a short one.
+    hurry: Option<Moment>,
     renewing: bool,
     /// A renewal has been sent since the last one was answered.
     tried: bool,
@@ -71,6 +76,10 @@ impl Held {
         let lease = Lease::new(grant.sent, request.ttl, grant.term, options.max_hold);
         let acquired = clock.now();
         let renew_every = options.renew.then(|| options.cadence(&clock));
+        // A lock handed over by push has a short term at first. A moment later is early enough to renew it, and lets
+        // the holder begin, or even end, its work first.
+        let short = grant.term.is_some_and(|term| term < request.ttl / 2);
+        let hurry = short.then(|| acquired.plus(HURRY));
         add(&counters.held_now, 1);
         let held = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -86,7 +95,8 @@ impl Held {
             renewal_done: Notify::new(),
             inner: Mutex::new(Inner {
                 lease,
-                trouble: None,
+                trouble: false,
+                hurry,
                 renewing: false,
                 tried: false,
                 loss: None,
@@ -121,7 +131,7 @@ impl Held {
         let renewed_every = self.renew_every.filter(|_| !inner.ended);
         let risky = inner.lease.risk_at(renewed_every).is_some_and(|risk_at| now >= risk_at);
         match left {
-            Some(left) if inner.trouble.is_some() => State::AtRisk { left, why: Risk::Unreachable },
+            Some(left) if inner.trouble => State::AtRisk { left, why: Risk::Unreachable },
             Some(left) if risky && inner.lease.at_cap() => State::AtRisk { left, why: Risk::MaxHold },
             Some(left) if risky && renewed_every.is_none() => State::AtRisk { left, why: Risk::Ending },
             Some(left) if risky => State::AtRisk { left, why: Risk::RenewalLate },
@@ -188,7 +198,7 @@ impl Held {
         }
         let lease = &inner.lease;
         let renew = self.renew_every.filter(|_| !inner.renewing && !lease.at_cap());
-        let renew = renew.map(|every| inner.trouble.unwrap_or_else(|| lease.renew_at(every)));
+        let renew = renew.map(|every| inner.hurry.unwrap_or_else(|| lease.renew_at(every)));
         let risk = lease.risk_at(self.renew_every).filter(|risk_at| !inner.warned && *risk_at > now);
         [renew, risk, lease.until()].into_iter().flatten().min()
     }
@@ -223,7 +233,7 @@ impl Held {
             _ => {}
         }
         let Some(every) = self.renew_every else { return Chore::Nothing };
-        let renew_at = inner.trouble.unwrap_or_else(|| inner.lease.renew_at(every));
+        let renew_at = inner.hurry.unwrap_or_else(|| inner.lease.renew_at(every));
         if inner.renewing || inner.lease.at_cap() || renew_at > soon {
             return Chore::Nothing;
         }
@@ -253,7 +263,8 @@ impl Held {
                 if inner.lease.renewed(sent, term, now) {
                     add(&self.counters.renewed, 1);
                     tracing::debug!(name = %self.name, owner = %self.owner, token = self.token.get(), "lock renewed");
-                    inner.trouble = None;
+                    inner.trouble = false;
+                    inner.hurry = None;
                     inner.tried = false;
                     inner.warned = false;
                 }
@@ -267,7 +278,8 @@ impl Held {
                     name = %self.name, owner = %self.owner, token = self.token.get(), ?left, %error,
                     "renewal failed, trying again"
                 );
-                inner.trouble = Some(now.plus(crate::wait::jittered(pause)));
+                inner.trouble = true;
+                inner.hurry = Some(now.plus(crate::wait::jittered(pause)));
             }
             None => {}
         }

@@ -101,12 +101,7 @@ impl Lease {
 
     /// When the next renewal should be sent.
     pub(crate) fn renew_at(&self, every: Duration) -> Moment {
-        let due = self.sent.plus(every);
-        // A first grant may be much shorter than the ttl; then the renewal is due at once.
-        match self.until {
-            Some(until) if until.since(self.sent) < self.ttl / 2 && !self.at_cap() => self.sent,
-            _ => due,
-        }
+        self.sent.plus(every)
     }
 
     /// From when on the lock counts as at risk if nothing is heard: a quarter into what is left after a renewal was

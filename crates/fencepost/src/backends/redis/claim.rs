@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cohort::{Membership, News};
 use super::hold::Held;
 use super::inbox::LetterBox;
 use super::keys::Keys;
@@ -13,13 +14,14 @@ use super::resp::Value;
 use super::{GRANT_TERM, Store, milliseconds, record};
 use crate::backend::{Grant, Request};
 use crate::clock::Moment;
-use crate::lease::drift;
 use crate::{Error, FencingToken, Holder, Result};
 
 /// How long a waiter sleeps at most before it asks again, at the head of the queue and behind it. Expiry and plain
 /// clients push nothing.
 const RECHECK_HEAD: Duration = Duration::from_millis(250);
 const RECHECK: Duration = Duration::from_millis(700);
+/// And how long if another waiter of this process asks for both.
+const FAR: Duration = Duration::from_secs(10);
 
 pub(super) struct Claim<'a> {
     store: &'a Store,
@@ -27,6 +29,7 @@ pub(super) struct Claim<'a> {
     keys: Arc<Keys>,
     value: Arc<str>,
     letters: Option<LetterBox>,
+    seat: Option<Membership>,
     /// The connection that the last request went over; `None` before the first.
     link: Option<Arc<Link>>,
 }
@@ -43,21 +46,32 @@ pub(super) enum Said {
     },
 }
 
+/// The last answer that the lock is held by somebody else.
+struct Asked {
+    counter: i64,
+    sent: Moment,
+    again_in: Duration,
+}
+
+/// What to do next while waiting.
+enum Hint {
+    Ask,
+    Wait,
+    Granted { token: i64, sent: Moment, term: Duration },
+}
+
 impl<'a> Claim<'a> {
     pub(super) fn new(store: &'a Store, request: &'a Request) -> Self {
         let keys = Arc::new(Keys::new(&store.node.config.prefix, request.name.as_str()));
         let letters = store.inbox.open(request.owner, request.signal.clone());
-        Self { store, request, keys, value: "".into(), letters: Some(letters), link: None }
+        let value = record::value(request.owner, &store.node.channel(), &request.note).into();
+        Self { store, request, keys, value, letters: Some(letters), seat: None, link: None }
     }
 
     /// Asks for the lock once; with `wait`, stands in the queue if it is held.
     pub(super) async fn ask(&mut self, wait: bool) -> Result<Said> {
         let node = &self.store.node;
         let timeout = node.config.timeout.min(self.request.ttl);
-        if self.value.is_empty() {
-            let link = node.link(self.store.clock.now().plus(timeout)).await?;
-            self.value = record::value(self.request.owner, &link.channel, &self.request.note).into();
-        }
         let ttl = milliseconds(self.request.ttl);
         let (keys, value) = (self.keys.clone(), self.value.clone());
         let arguments = [&*value, &ttl, if wait { "wait" } else { "try" }, GRANT_TERM.text];
@@ -101,26 +115,68 @@ impl<'a> Claim<'a> {
         Said::Busy { holder, counter, sent, again_in }
     }
 
-    /// Waits in the queue until the lock is ours.
+    /// Waits until the lock is ours: at the server, or behind others of this process who wait there.
     pub(super) async fn wait(&mut self) -> Result<Grant> {
-        loop {
-            let (counter, sent, again_in) = match self.ask(true).await? {
-                Said::Granted(grant) => return Ok(grant),
-                Said::Busy { holder, counter, sent, again_in } => {
-                    self.request.seen.note(holder);
-                    (counter, sent, again_in)
-                }
-            };
-            let Some(letters) = &self.letters else { continue };
-            let Ok(token) = tokio::time::timeout(again_in, letters.grant()).await else { continue };
-            // A token above the counter that the last answer showed was granted after that answer, so after its
-            // request was sent: the short term counts from there. If too little of it is left, or the push is an
-            // old one, asking again settles it.
-            let token = i64::try_from(token).unwrap_or(0);
-            let enough = sent.plus(GRANT_TERM.duration / 2);
-            if counter >= 0 && token > counter && self.store.clock.now() < enough {
-                return self.granted(token, sent, GRANT_TERM.duration);
+        let mut asked = None;
+        if !self.store.cohorts.waits(&self.request.name) {
+            match self.ask_in_turn().await? {
+                Ok(grant) => return Ok(grant),
+                Err(busy) => asked = Some(busy),
             }
+        }
+        self.seat = Some(self.store.cohorts.join(&self.request.name, &self.value, self.request.ttl));
+        loop {
+            match self.hint(asked.as_ref()).await {
+                Hint::Ask => {}
+                Hint::Wait => continue,
+                Hint::Granted { token, sent, term } => return self.granted(token, sent, term),
+            }
+            match self.ask_in_turn().await? {
+                Ok(grant) => return Ok(grant),
+                Err(busy) => asked = Some(busy),
+            }
+        }
+    }
+
+    async fn ask_in_turn(&mut self) -> Result<Result<Grant, Asked>> {
+        Ok(match self.ask(true).await? {
+            Said::Granted(grant) => Ok(grant),
+            Said::Busy { holder, counter, sent, again_in } => {
+                self.request.seen.note(holder);
+                Err(Asked { counter, sent, again_in })
+            }
+        })
+    }
+
+    /// Waits for a push, for news from a holder of this process, or until it is time to ask.
+    async fn hint(&self, asked: Option<&Asked>) -> Hint {
+        let (Some(letters), Some(seat)) = (&self.letters, &self.seat) else { return Hint::Ask };
+        // Who moves up has just seen the lock go to a neighbour and gives it time to come back.
+        let pause = match asked {
+            _ if !seat.is_first() => FAR,
+            Some(asked) => asked.again_in,
+            None => crate::wait::jittered(RECHECK_HEAD),
+        };
+        let now = || self.store.clock.now();
+        tokio::select! {
+            biased;
+            news = seat.news() => match news {
+                News::Granted { token, sent } => Hint::Granted { token, sent, term: self.request.ttl },
+                News::Ask => Hint::Ask,
+                News::Moved => Hint::Wait,
+            },
+            token = letters.grant() => match asked {
+                // A token above the counter that the last answer showed was granted after that answer, so after its
+                // request was sent: the short term counts from there. If too little of it is left, or the push is
+                // an old one, asking again settles it.
+                Some(Asked { counter, sent, .. })
+                    if *counter >= 0 && token > *counter && now() < sent.plus(GRANT_TERM.duration / 2) =>
+                {
+                    Hint::Granted { token, sent: *sent, term: GRANT_TERM.duration }
+                }
+                _ => Hint::Ask,
+            },
+            () = tokio::time::sleep(pause) => Hint::Ask,
         }
     }
 
@@ -133,11 +189,14 @@ impl<'a> Claim<'a> {
         let Some(letters) = self.letters.take() else {
             return Err(self.store.node.unavailable("this attempt has ended"));
         };
-        debug_assert!(term > drift(term));
+        if let Some(seat) = self.seat.take() {
+            seat.served();
+        }
         self.link = None;
         let hold = Held {
             node: self.store.node.clone(),
             renewals: self.store.renewals.clone(),
+            cohorts: self.store.cohorts.clone(),
             name: self.request.name.clone(),
             owner: self.request.owner,
             keys: self.keys.clone(),
@@ -150,12 +209,17 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let Some(link) = self.link.take() else { return };
-        let undo = link.send(Script::Release, On::One(&self.keys), &[&self.value, GRANT_TERM.text, "leave"]);
+        let handed = self.seat.take().is_some_and(|seat| seat.may_hold());
+        let link = self.link.take();
+        if link.is_none() && !handed {
+            return;
+        }
+        let leave = [&*self.value, GRANT_TERM.text, "leave"];
+        let undo = link.map(|link| link.send(Script::Release, On::One(&self.keys), &leave));
         let (node, keys, value) = (self.store.node.clone(), self.keys.clone(), self.value.clone());
         let (timeout, ttl) = (node.config.timeout, self.request.ttl);
         self.store.keeper.spawn(async move {
-            if let Ok(reply) = undo
+            if let Some(Ok(reply)) = undo
                 && matches!(tokio::time::timeout(timeout, reply).await, Ok(Ok(Value::Int(_))))
             {
                 return;

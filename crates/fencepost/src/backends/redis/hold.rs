@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
+use super::cohort::Cohorts;
 use super::inbox::LetterBox;
 use super::keys::Keys;
 use super::node::{Node, On, Script};
@@ -23,6 +24,7 @@ const BATCH: usize = 100;
 pub(super) struct Held {
     pub(super) node: Arc<Node>,
     pub(super) renewals: Arc<Renewals>,
+    pub(super) cohorts: Arc<Cohorts>,
     pub(super) name: Name,
     pub(super) owner: Owner,
     pub(super) keys: Arc<Keys>,
@@ -42,11 +44,26 @@ impl Hold for Held {
     }
 
     async fn release(&self) -> Result<bool> {
-        let arguments = [&*self.value, GRANT_TERM.text, ""];
-        let timeout = self.node.config.timeout;
-        let answer = self.node.run(Script::Release, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
+        let (node, timeout) = (&self.node, self.node.config.timeout);
+        let mut value = self.value.clone();
+        // Only the first turn gives back our own lock; a further one that of a chosen waiter that is gone.
+        let mut ours = None;
+        while let Some(choice) = self.cohorts.choose(&self.name) {
+            let (ttl, turns) = (milliseconds(choice.seat.ttl), choice.turns.to_string());
+            let arguments = [&*value, &choice.seat.value, &ttl, &turns, GRANT_TERM.text];
+            let answer = node.run(Script::HandOver, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
+            let token = answer.value.as_int().unwrap_or(0);
+            let ours = *ours.get_or_insert(token != 0 || answer.repeated);
+            let next = choice.seat.value.clone();
+            if token <= 0 || choice.granted(token, answer.sent) {
+                return Ok(ours);
+            }
+            value = next;
+        }
+        let arguments = [&*value, GRANT_TERM.text, ""];
+        let answer = node.run(Script::Release, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
         // A repeated release finds nothing if the first one did its work.
-        Ok(answer.repeated || answer.value.as_int() == Some(1))
+        Ok(ours.unwrap_or(answer.repeated || answer.value.as_int() == Some(1)))
     }
 
     async fn detach(&self, term: Duration) -> Result<()> {

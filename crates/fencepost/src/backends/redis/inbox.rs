@@ -12,19 +12,19 @@ use crate::{Loss, Owner};
 
 /// Who can be told something, by owner.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<HashMap<Owner, Arc<Box_>>>);
+pub(super) struct Inbox(Mutex<HashMap<Owner, Arc<Content>>>);
 
 #[derive(Debug)]
-struct Box_ {
+struct Content {
     signal: Arc<Signal>,
-    token: Mutex<Option<u64>>,
+    token: Mutex<Option<i64>>,
     granted: Notify,
 }
 
 impl Inbox {
     /// Opens a letter box for one owner, for as long as the returned value lives.
     pub(super) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<Signal>) -> LetterBox {
-        let content = Arc::new(Box_ { signal, token: Mutex::default(), granted: Notify::new() });
+        let content = Arc::new(Content { signal, token: Mutex::default(), granted: Notify::new() });
         lock(&self.0).insert(owner, content.clone());
         LetterBox { inbox: self.clone(), owner, content }
     }
@@ -57,23 +57,18 @@ impl Inbox {
 pub(super) struct LetterBox {
     inbox: Arc<Inbox>,
     owner: Owner,
-    content: Arc<Box_>,
+    content: Arc<Content>,
 }
 
 impl LetterBox {
     /// Waits for a grant by push, and returns its token.
-    pub(super) async fn grant(&self) -> u64 {
+    pub(super) async fn grant(&self) -> i64 {
         loop {
             self.content.granted.notified().await;
             if let Some(token) = lock(&self.content.token).take() {
                 return token;
             }
         }
-    }
-
-    /// Takes a grant that has already arrived.
-    pub(super) fn take_grant(&self) -> Option<u64> {
-        lock(&self.content.token).take()
     }
 }
 
@@ -101,13 +96,12 @@ mod tests {
         inbox.deliver(&push(&format!("granted {one} 42")));
         inbox.deliver(&push(&format!("revoked {two} stuck since noon")));
         assert_eq!(first.grant().await, 42);
-        assert_eq!(second.take_grant(), None);
         assert!(signals[0].loss().is_none());
         assert_eq!(signals[1].loss(), Some(&Loss::ForceReleased { reason: "stuck since noon".into() }));
         drop(first);
         for odd in [format!("granted {one} 43"), format!("granted {two}"), "x y z".into(), String::new()] {
             inbox.deliver(&push(&odd));
         }
-        assert_eq!(second.take_grant(), None);
+        assert!(lock(&second.content.token).is_none());
     }
 }

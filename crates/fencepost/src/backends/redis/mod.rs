@@ -6,6 +6,7 @@
 //! restart must not break exclusion. Tokens stay in order through restarts, as long as the server's clock does.
 
 mod claim;
+mod cohort;
 mod config;
 mod connection;
 mod fitness;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::claim::{Claim, Said};
+use self::cohort::Cohorts;
 use self::config::Config;
 use self::hold::{Held, Renewals};
 use self::inbox::Inbox;
@@ -55,6 +57,7 @@ struct Store {
     node: Arc<Node>,
     inbox: Arc<Inbox>,
     renewals: Arc<Renewals>,
+    cohorts: Arc<Cohorts>,
     clock: Clock,
     keeper: Arc<Keeper>,
 }
@@ -66,8 +69,8 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let node = Arc::new(Node::new(config, inbox.clone(), clock.clone())?);
     node.link(clock.now().plus(node.config.timeout)).await?;
     let keeper = Keeper::of(&clock)?;
-    let renewals = Arc::<Renewals>::default();
-    Ok(Arc::new(Store { node, inbox, renewals, clock, keeper }))
+    let (renewals, cohorts) = (Arc::default(), Arc::default());
+    Ok(Arc::new(Store { node, inbox, renewals, cohorts, clock, keeper }))
 }
 
 impl Store {
@@ -152,6 +155,7 @@ impl Backend for Store {
         let hold = Held {
             node: self.node.clone(),
             renewals: self.renewals.clone(),
+            cohorts: self.cohorts.clone(),
             name: name.clone(),
             owner: handle.owner(),
             keys,

@@ -28,14 +28,16 @@ pub(super) enum Script {
     Renew,
     Attach,
     Revoke,
+    HandOver,
 }
 
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
     concat!(include_str!("prelude.lua"), include_str!("acquire.lua")),
     concat!(include_str!("prelude.lua"), include_str!("release.lua")),
     include_str!("renew.lua"),
     include_str!("attach.lua"),
     concat!(include_str!("prelude.lua"), include_str!("revoke.lua")),
+    concat!(include_str!("prelude.lua"), include_str!("hand_over.lua")),
 ];
 
 #[derive(Debug)]
@@ -61,7 +63,6 @@ struct Line {
 #[derive(Debug)]
 pub(super) struct Link {
     connection: Connection,
-    pub(super) channel: String,
     /// Which run of the server this is.
     run: String,
     scripts: Vec<String>,
@@ -247,6 +248,11 @@ impl Node {
         }
     }
 
+    /// Where the server pushes messages for the current runtime.
+    pub(super) fn channel(&self) -> String {
+        self.line().channel.clone()
+    }
+
     fn line(&self) -> Arc<Line> {
         let id = runtime::Handle::current().id();
         let mut lines = lock(&self.lines);
@@ -266,9 +272,8 @@ impl Node {
         let stream = self.open().await.map_err(|error| self.unavailable(error))?;
         let inbox = self.inbox.clone();
         let connection = Connection::start(stream, move |push| inbox.deliver(&push));
-        let mut link =
-            Link { connection, channel: line.channel.clone(), run: String::new(), scripts: Vec::new() };
-        self.greet(&mut link).await?;
+        let mut link = Link { connection, run: String::new(), scripts: Vec::new() };
+        self.greet(&mut link, &line.channel).await?;
         tracing::debug!(store = %self.config.label, "connected");
         Ok(link)
     }
@@ -290,7 +295,7 @@ impl Node {
 
     /// Logs in, checks that the server is fit for locks, loads the scripts and subscribes. One round trip for all
     /// that does not depend on an answer.
-    async fn greet(&self, link: &mut Link) -> Result<()> {
+    async fn greet(&self, link: &mut Link, channel: &str) -> Result<()> {
         let mut hello = vec!["HELLO", "3"];
         if let Some(password) = &self.config.password {
             hello.extend(["AUTH", self.config.user.as_deref().unwrap_or("default"), password]);
@@ -310,8 +315,7 @@ impl Node {
             link.scripts.push(loaded.as_text().unwrap_or_default().to_owned());
         }
         // Answered by a push, not by a reply; an error would be a reply, to the PING behind it at the latest.
-        let channel = link.channel.clone();
-        link.connection.send_unanswered(&["SUBSCRIBE", &channel]).map_err(|why| self.unavailable(why))?;
+        link.connection.send_unanswered(&["SUBSCRIBE", channel]).map_err(|why| self.unavailable(why))?;
         let pong = self.expect(link, &["PING"]).await?;
         match pong.as_text() {
             Some("PONG") => Ok(()),

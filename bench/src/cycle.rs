@@ -1,0 +1,110 @@
+//! Acquire and release without contention, by one task and by 64.
+
+use std::path::Path;
+use std::time::Instant;
+
+use fencepost::Locks;
+use fencepost_testkit::redis::Server;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::raw::{self, Bare, Scripts};
+use crate::rounds::{SLICE, Slice, report_rates, report_times, slice};
+
+const TASKS: usize = 64;
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Each of `tasks` acquires and releases a name of its own, again and again.
+fn by_tasks(runtime: &Runtime, locks: &Locks, tasks: usize) -> Slice {
+    let started = Instant::now();
+    let mut all = Slice::default();
+    runtime.block_on(async {
+        let running: Vec<_> = (0..tasks)
+            .map(|index| {
+                let lock = locks.lock(format!("bench:{index}"));
+                tokio::spawn(async move {
+                    let mut times = Vec::new();
+                    while started.elapsed() < SLICE {
+                        let before = Instant::now();
+                        lock.acquire().await.expect("the lock").release().await.expect("a release");
+                        times.push(before.elapsed());
+                        // A store that never waits must not keep the others from their turn.
+                        tokio::task::yield_now().await;
+                    }
+                    times
+                })
+            })
+            .collect();
+        for task in running {
+            all.times.extend(task.await.expect("a task"));
+        }
+    });
+    all.took = started.elapsed();
+    all
+}
+
+fn one_by_one(runtime: &Runtime, locks: &Locks) -> Slice {
+    let lock = locks.lock("bench:one");
+    runtime.block_on(async {
+        let mut out = Slice::default();
+        let started = Instant::now();
+        while started.elapsed() < SLICE {
+            let before = Instant::now();
+            lock.acquire().await.expect("the lock").release().await.expect("a release");
+            out.times.push(before.elapsed());
+        }
+        out.took = started.elapsed();
+        out
+    })
+}
+
+fn bare(runtime: &Runtime, socket: &mut Bare, scripts: &Scripts, tasks: usize) -> Slice {
+    let names: Vec<String> = (0..tasks).map(|index| format!("raw:{index}")).collect();
+    let (acquires, releases) = scripts.commands(&names);
+    runtime.block_on(async {
+        let mut out = Slice::default();
+        let started = Instant::now();
+        while started.elapsed() < SLICE {
+            let before = Instant::now();
+            socket.exchange(&acquires, tasks).await;
+            socket.exchange(&releases, tasks).await;
+            out.times.extend(std::iter::repeat_n(before.elapsed(), tasks));
+        }
+        out.took = started.elapsed();
+        out
+    })
+}
+
+pub(crate) fn redis(server: &Server, rounds: usize) {
+    let runtime = runtime();
+    let locks = runtime.block_on(Locks::connect(&server.url())).expect("a store");
+    let mut socket = runtime.block_on(Bare::connect(server.addr()));
+    let (ours, trivial) = (Scripts::ours(server.addr()), Scripts::trivial(server.addr()));
+    let (mut one, mut one_trivial, mut many, mut many_trivial) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..rounds {
+        one.push((one_by_one(&runtime, &locks), bare(&runtime, &mut socket, &ours, 1)));
+        one_trivial.push((one_by_one(&runtime, &locks), bare(&runtime, &mut socket, &trivial, 1)));
+        many.push((by_tasks(&runtime, &locks, TASKS), bare(&runtime, &mut socket, &ours, TASKS)));
+        many_trivial.push((by_tasks(&runtime, &locks, TASKS), bare(&runtime, &mut socket, &trivial, TASKS)));
+    }
+    report_times("redis, one task: cycle / our scripts bare", Some(1.4), &one);
+    report_times("redis, one task: cycle / trivial scripts bare", None, &one_trivial);
+    report_rates("redis, 64 tasks: rate / our scripts pipelined", Some(0.6), &many);
+    report_rates("redis, 64 tasks: rate / trivial pipelined", None, &many_trivial);
+}
+
+pub(crate) fn file(folder: &Path, rounds: usize) {
+    let runtime = runtime();
+    let url = format!("file://{}", folder.join("locks").display());
+    let locks = runtime.block_on(Locks::connect(&url)).expect("a store");
+    let path = folder.join("raw.lock");
+    let (mut one, mut many) = (vec![], vec![]);
+    for _ in 0..rounds {
+        one.push((one_by_one(&runtime, &locks), slice(|| raw::file_cycle(&path))));
+        many.push((by_tasks(&runtime, &locks, TASKS), slice(|| raw::file_cycle(&path))));
+    }
+    report_times("file, one task: cycle / bare system calls", Some(4.0), &one);
+    report_rates("file, 64 tasks: rate / bare system calls", None, &many);
+}

@@ -1,0 +1,155 @@
+//! The raw limits: a bare socket, and bare system calls.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PRELUDE: &str = include_str!("../../crates/fencepost/src/backends/redis/prelude.lua");
+const ACQUIRE: &str = include_str!("../../crates/fencepost/src/backends/redis/acquire.lua");
+const RELEASE: &str = include_str!("../../crates/fencepost/src/backends/redis/release.lua");
+
+/// What a lock client without a token does: set if absent, compare and delete.
+const TRIVIAL_ACQUIRE: &str = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])";
+const TRIVIAL_RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+fn command(out: &mut Vec<u8>, words: &[&str]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+}
+
+/// A pair of scripts and the commands that run them, ready to be sent.
+pub(crate) struct Scripts {
+    acquire: String,
+    release: String,
+    ours: bool,
+}
+
+impl Scripts {
+    /// Fencepost's own.
+    pub(crate) fn ours(addr: SocketAddr) -> Self {
+        let load = |text: &str| load(addr, &format!("{PRELUDE}{text}"));
+        Self { acquire: load(ACQUIRE), release: load(RELEASE), ours: true }
+    }
+
+    /// The shortest that could be called a lock.
+    pub(crate) fn trivial(addr: SocketAddr) -> Self {
+        Self { acquire: load(addr, TRIVIAL_ACQUIRE), release: load(addr, TRIVIAL_RELEASE), ours: false }
+    }
+
+    /// The bytes of an acquire and of a release of each name.
+    pub(crate) fn commands(&self, names: &[String]) -> (Vec<u8>, Vec<u8>) {
+        let (mut acquires, mut releases) = (Vec::new(), Vec::new());
+        let value =
+            format!("{:036} {:016} {{\"host\":\"bench\",\"pid\":12345,\"since\":1234567890123}}", 1, 2);
+        for name in names {
+            let (lock, fence, queue) = (
+                format!("lock:{name}"),
+                format!("{{lock:{name}}}:fence:bench"),
+                format!("{{lock:{name}}}:queue"),
+            );
+            if self.ours {
+                let keys = [lock.as_str(), &fence, &queue];
+                let [a, b, c] = keys;
+                command(
+                    &mut acquires,
+                    &["EVALSHA", &self.acquire, "3", a, b, c, &value, "30000", "wait", "1000"],
+                );
+                command(&mut releases, &["EVALSHA", &self.release, "3", a, b, c, &value, "1000", ""]);
+            } else {
+                command(&mut acquires, &["EVALSHA", &self.acquire, "1", &lock, &value, "30000"]);
+                command(&mut releases, &["EVALSHA", &self.release, "1", &lock, &value]);
+            }
+        }
+        (acquires, releases)
+    }
+}
+
+fn load(addr: SocketAddr, script: &str) -> String {
+    let mut stream = TcpStream::connect(addr).expect("the server");
+    let mut out = Vec::new();
+    command(&mut out, &["SCRIPT", "LOAD", script]);
+    stream.write_all(&out).expect("a write");
+    let mut reply = [0u8; 256];
+    let count = stream.read(&mut reply).expect("a reply");
+    let text = String::from_utf8_lossy(&reply[..count]);
+    text.lines().nth(1).unwrap_or_default().to_owned()
+}
+
+/// A bare asynchronous socket: the same runtime and the same system calls, and no lock library.
+pub(crate) struct Bare(tokio::net::TcpStream);
+
+impl Bare {
+    pub(crate) async fn connect(addr: SocketAddr) -> Self {
+        let stream = tokio::net::TcpStream::connect(addr).await.expect("the server");
+        stream.set_nodelay(true).expect("a socket option");
+        Self(stream)
+    }
+
+    /// Sends commands and waits for as many replies of one line.
+    pub(crate) async fn exchange(&mut self, commands: &[u8], replies: usize) {
+        self.0.write_all(commands).await.expect("a write");
+        let mut buffer = [0u8; 16384];
+        let mut seen = 0;
+        while seen < replies {
+            let count = self.0.read(&mut buffer).await.expect("replies");
+            assert!(count > 0, "the server closed the connection");
+            assert!(buffer[0] != b'-', "{}", String::from_utf8_lossy(&buffer[..count]));
+            seen += buffer[..count].iter().filter(|byte| **byte == b'\n').count();
+        }
+    }
+}
+
+/// Blocking pop and push of one token, for the hand-over between two processes.
+pub(crate) struct Token(TcpStream);
+
+impl Token {
+    pub(crate) fn connect(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).expect("the server");
+        stream.set_nodelay(true).expect("a socket option");
+        Self(stream)
+    }
+
+    pub(crate) fn pop(&mut self, list: &str) {
+        self.exchange(&["BLPOP", list, "20"], 5);
+    }
+
+    pub(crate) fn push(&mut self, list: &str) {
+        self.exchange(&["RPUSH", list, "t"], 1);
+    }
+
+    fn exchange(&mut self, words: &[&str], lines: usize) {
+        let mut out = Vec::new();
+        command(&mut out, words);
+        self.0.write_all(&out).expect("a write");
+        let (mut seen, mut buffer) = (0, [0u8; 256]);
+        while seen < lines {
+            let count = self.0.read(&mut buffer).expect("a reply");
+            assert!(count > 0 && &buffer[..2] != b"*-", "no token came");
+            seen += buffer[..count].iter().filter(|byte| **byte == b'\n').count();
+        }
+    }
+}
+
+/// Opens a lock file.
+pub(crate) fn open(path: &Path) -> OwnedFd {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).expect("a lock file")
+}
+
+/// One raw cycle on a file: open, flock, read, write, unlock, close.
+pub(crate) fn file_cycle(path: &Path) {
+    let file = open(path);
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("a lock");
+    let mut record = [0u8; 256];
+    let count = rustix::io::pread(&file, &mut record, 0).expect("a read");
+    record[0] = record[0].wrapping_add(1);
+    rustix::io::pwrite(&file, &record[..count.max(200)], 0).expect("a write");
+    rustix::fs::flock(&file, FlockOperation::Unlock).expect("an unlock");
+}
