@@ -146,14 +146,13 @@ impl Keeper {
             match held.look(now, soon) {
                 Chore::Renew => {
                     lock(&self.schedule).renewing += 1;
-                    let keeper = self.clone();
+                    let (keeper, held) = (self.clone(), held.clone());
                     self.spawn(async move {
                         held.renew().await;
                         lock(&keeper.schedule).renewing -= 1;
                         keeper.adopt(&held);
                         keeper.progress.send_replace(());
                     });
-                    continue;
                 }
                 Chore::Release => {
                     let held = held.clone();
@@ -165,6 +164,7 @@ impl Keeper {
                 }
                 Chore::Nothing => {}
             }
+            // Also while a renewal is under way: its answer may not come, and somebody has to say so in time.
             self.adopt(&held);
         }
         self.progress.send_replace(());
