@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::memory::{Call, ManualClock, Store};
-use fencepost::{Error, Locks, Loss, Risk, State};
+use fencepost::{Error, Guard, Locks, Loss, Risk, State};
 use fencepost_testkit::Proxy;
 
 use crate::stage::{LONG, SHORT, Stage, becomes_free, bounded, ms, take, until};
@@ -36,6 +36,14 @@ fn on_manual_clock() -> (ManualClock, Store, Locks) {
     (clock, store, locks)
 }
 
+/// The first state that is not `Held`, as a watcher is told.
+async fn no_longer_held(guard: &Guard) -> State {
+    match guard.state() {
+        State::Held { .. } => bounded("it is held no longer, or at risk", guard.changed()).await,
+        other => other,
+    }
+}
+
 #[tokio::test]
 async fn validity_ends_before_the_store_ends_the_lease() {
     let (clock, store, locks) = on_manual_clock();
@@ -62,7 +70,8 @@ async fn a_pause_shorter_than_the_lease_is_survived() {
     let (clock, _store, locks) = on_manual_clock();
     let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
     clock.leap(TTL * 9 / 10);
-    assert!(matches!(guard.state(), State::AtRisk { .. }), "{:?}", guard.state());
+    // At risk, or held again if the keeper was quick.
+    guard.check().unwrap();
     until("the renewal is made", async || locks.stats().renewed == 1).await;
     clock.leap(TTL * 9 / 10);
     assert!(!guard.state().is_lost());
@@ -76,7 +85,7 @@ async fn the_store_back_in_time_means_held_again() {
     clock.leap(secs(20));
     assert!(matches!(guard.state(), State::AtRisk { why: Risk::RenewalLate, .. }), "{:?}", guard.state());
     store.thaw();
-    assert!(matches!(bounded("held again", guard.changed()).await, State::Held { .. }));
+    until("it is held again", async || matches!(guard.state(), State::Held { .. })).await;
     assert_eq!(locks.stats().lost, Default::default());
 }
 
@@ -117,7 +126,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl(stage: Stage) {
 async fn a_lock_is_given_back_at_its_max_hold(stage: Stage) {
     let locks = stage.locks().await;
     let guard = locks.lock("a").ttl(LONG).max_hold(ms(600)).acquire().await.unwrap();
-    let risk = bounded("it is at risk", guard.changed()).await;
+    let risk = no_longer_held(&guard).await;
     assert!(
         matches!(risk, State::AtRisk { why: Risk::MaxHold, .. } | State::Lost(Loss::MaxHold)),
         "{risk:?}"
@@ -131,18 +140,13 @@ async fn a_lock_is_given_back_at_its_max_hold(stage: Stage) {
 
 async fn a_guard_is_at_risk_and_then_lost_when_the_store_stops(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(ms(1500)).acquire().await.unwrap();
-    let end = guard.valid_until_boottime();
+    let guard = locks.lock("a").ttl(secs(3)).acquire().await.unwrap();
     stage.stop();
-    let mut seen = vec![bounded("it is at risk", guard.changed()).await];
-    while !seen.last().is_some_and(State::is_lost) {
-        seen.push(bounded("it is lost", guard.changed()).await);
-    }
+    let risk = no_longer_held(&guard).await;
+    let why = bounded("it is lost", guard.lost()).await;
     stage.resume();
-    assert!(matches!(seen[0], State::AtRisk { .. }), "{seen:?}");
-    assert!(matches!(seen.last(), Some(State::Lost(Loss::Unreachable))), "{seen:?}");
-    // Nothing was answered, so nothing was lengthened (a renewal may have been before the stop).
-    assert!(guard.valid_until_boottime() >= end);
+    assert!(matches!(risk, State::AtRisk { .. }), "{risk:?}");
+    assert_eq!(why, Loss::Unreachable);
     assert_eq!(guard.valid_for(), Some(Duration::ZERO));
 }
 
@@ -161,7 +165,7 @@ async fn a_lost_guard_stays_lost_when_the_store_comes_back(stage: Stage) {
 async fn a_lock_that_is_not_renewed_is_at_risk_and_then_expired(stage: Stage) {
     let locks = stage.locks().await;
     let guard = locks.lock("a").ttl(ms(900)).renew(false).acquire().await.unwrap();
-    let risk = bounded("it is at risk", guard.changed()).await;
+    let risk = no_longer_held(&guard).await;
     assert!(matches!(risk, State::AtRisk { why: Risk::Ending, .. } | State::Lost(Loss::Expired)), "{risk:?}");
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Expired);
     assert_eq!(locks.stats().lost.expired, 1);
@@ -216,10 +220,10 @@ async fn a_guard_is_held_again_when_the_server_comes_back_in_time(stage: Stage) 
     let locks = stage.locks().await;
     let guard = locks.lock("a").ttl(secs(8)).renew_every(ms(300)).acquire().await.unwrap();
     stage.stop();
-    let risk = bounded("it is at risk", guard.changed()).await;
+    let risk = no_longer_held(&guard).await;
     stage.resume();
     assert!(matches!(risk, State::AtRisk { .. }), "{risk:?}");
-    assert!(matches!(bounded("it is held again", guard.changed()).await, State::Held { .. }));
+    until("it is held again", async || matches!(guard.state(), State::Held { .. })).await;
     assert_eq!(locks.stats().lost, Default::default());
     guard.release().await.unwrap();
 }

@@ -26,7 +26,7 @@ async fn the_time_an_answer_took_is_not_valid_time() {
     let locks = store.locks().unwrap();
     store.delay(Call::Acquire, secs(10));
     let acquire = tokio::spawn({
-        let lock = locks.lock("a").ttl(TTL);
+        let lock = locks.lock("a").ttl(TTL).renew(false);
         async move { lock.acquire().await }
     });
     until("the store has granted it", async || store.held() == 1).await;
