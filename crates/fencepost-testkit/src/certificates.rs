@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
 };
 
 /// The paths of the certificates and keys, all PEM. The server's is for `localhost` and `127.0.0.1`.
@@ -38,6 +39,7 @@ impl Certificates {
         };
         let ca_key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new([]).expect("no names");
+        params.distinguished_name = name("test authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let ca = params.self_signed(&ca_key).expect("the authority's certificate");
@@ -47,7 +49,9 @@ impl Certificates {
         let issue = |names: &[&str], usage, certificate: &Path, key: &Path| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             let pair = KeyPair::generate().expect("a key");
-            let mut params = CertificateParams::new(names).expect("valid names");
+            let mut params = CertificateParams::new(names.clone()).expect("valid names");
+            // Not the authority's own name: OpenSSL would take the certificate for a self-signed one.
+            params.distinguished_name = name(&names[0]);
             params.extended_key_usages = vec![usage];
             let signed = params.signed_by(&pair, &issuer).expect("a certificate");
             write(certificate, &signed.pem());
@@ -58,6 +62,12 @@ impl Certificates {
         issue(&["client"], client, &paths.client, &paths.client_key);
         paths
     }
+}
+
+fn name(common: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common);
+    name
 }
 
 fn write(path: &Path, text: &str) {

@@ -34,7 +34,8 @@ struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Held>>,
     /// What the thread waits for.
     armed: Moment,
-    renewing: usize,
+    /// Rounds and renewals under way.
+    busy: usize,
 }
 
 impl Keeper {
@@ -66,7 +67,7 @@ impl Keeper {
         let keeper = Arc::new(Self {
             clock: clock.clone(),
             runtime: runtime.clone(),
-            schedule: Mutex::new(Schedule { due: BTreeMap::new(), armed: Moment::NEVER, renewing: 0 }),
+            schedule: Mutex::new(Schedule { due: BTreeMap::new(), armed: Moment::NEVER, busy: 0 }),
             wake: Arc::default(),
             progress: watch::Sender::new(()),
         });
@@ -118,7 +119,7 @@ impl Keeper {
             {
                 let schedule = lock(&self.schedule);
                 let next = schedule.next();
-                if schedule.renewing == 0 && next > self.clock.now() {
+                if schedule.busy == 0 && next > self.clock.now() {
                     return next;
                 }
             }
@@ -136,6 +137,7 @@ impl Keeper {
         let mut due = Vec::new();
         {
             let mut schedule = lock(&self.schedule);
+            schedule.busy += 1;
             // Only what is due now wakes the thread, but then it takes along what soon will be.
             if schedule.next() <= now {
                 let later = schedule.due.split_off(&(soon, u64::MAX));
@@ -145,15 +147,14 @@ impl Keeper {
         for held in due {
             match held.look(now, soon) {
                 Chore::Renew => {
-                    lock(&self.schedule).renewing += 1;
-                    let keeper = self.clone();
+                    lock(&self.schedule).busy += 1;
+                    let (keeper, held) = (self.clone(), held.clone());
                     self.spawn(async move {
                         held.renew().await;
-                        lock(&keeper.schedule).renewing -= 1;
                         keeper.adopt(&held);
+                        lock(&keeper.schedule).busy -= 1;
                         keeper.progress.send_replace(());
                     });
-                    continue;
                 }
                 Chore::Release => {
                     let held = held.clone();
@@ -165,8 +166,10 @@ impl Keeper {
                 }
                 Chore::Nothing => {}
             }
+            // Also while a renewal is under way: its answer may not come, and somebody has to say so in time.
             self.adopt(&held);
         }
+        lock(&self.schedule).busy -= 1;
         self.progress.send_replace(());
     }
 }

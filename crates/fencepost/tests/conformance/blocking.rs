@@ -1,0 +1,49 @@
+//! The blocking interface does the same, on threads.
+
+use fencepost::blocking::Locks;
+use fencepost::{Error, State};
+
+use crate::stage::{LONG, Stage, bounded, file_url, ms};
+
+on_every_store!(threads_exclude_each_other_without_a_runtime);
+
+fn url(stage: &Stage) -> String {
+    match stage {
+        Stage::Memory(_) => "memory:blocking".to_owned(),
+        Stage::File(folder) => file_url(folder.path()),
+        Stage::Redis(server) => server.url(),
+    }
+}
+
+async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
+    let url = url(&stage);
+    let thread = std::thread::spawn(move || {
+        let locks = Locks::connect(&url).unwrap();
+        let guard = locks.lock("a").ttl(LONG).note("mine").acquire().unwrap();
+        assert!(locks.lock("a").try_acquire().unwrap().is_none());
+        let error = locks.lock("a").wait(ms(20)).acquire().unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert_eq!(locks.show("a").unwrap().unwrap().note.as_deref(), Some("mine"));
+        assert_eq!(locks.list("").unwrap().len(), 1);
+        assert!(matches!(guard.state(), State::Held { .. }));
+        guard.extend().unwrap();
+        let first = guard.token();
+        let waiter = std::thread::spawn({
+            let lock = locks.lock("a").ttl(LONG);
+            move || lock.acquire().map(|guard| guard.token()).unwrap()
+        });
+        guard.release().unwrap();
+        assert!(waiter.join().unwrap() > first);
+        assert!(locks.lock("a").scope(|guard| guard.token()).unwrap() > first);
+        locks.close().unwrap();
+    });
+    let joined = bounded("the threads end", tokio::task::spawn_blocking(|| thread.join())).await.unwrap();
+    joined.unwrap();
+    stage.is_clear().await;
+}
+
+#[tokio::test]
+async fn a_blocking_call_on_a_runtime_is_refused() {
+    let error = Locks::connect("memory:").unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+}

@@ -1,0 +1,94 @@
+//! Promise 4: one identity per attempt, and everything conditional on it.
+
+use std::collections::HashSet;
+
+use fencepost::{Error, Guard, Locks, Loss};
+
+use crate::stage::{LONG, SHORT, Stage, bounded, take};
+
+on_every_store!(every_acquisition_has_an_owner_of_its_own);
+on_stores_with_leases!(
+    a_late_release_does_not_touch_the_next_holder,
+    a_late_drop_does_not_touch_the_next_holder,
+    a_late_extension_does_not_touch_the_next_holder,
+    an_extension_never_creates_a_lock_again,
+);
+on_redis!(a_release_leaves_a_foreign_value_alone, a_renewal_leaves_a_foreign_value_alone);
+
+async fn every_acquisition_has_an_owner_of_its_own(stage: Stage) {
+    let locks = stage.locks().await;
+    let mut owners = HashSet::new();
+    for _ in 0..10 {
+        let guard = take(&locks, "a").await;
+        assert_eq!(locks.show("a").await.unwrap().unwrap().owner, Some(guard.owner()));
+        assert!(owners.insert(guard.owner()));
+        guard.release().await.unwrap();
+    }
+}
+
+/// A guard whose lease is over, and the one after it.
+async fn late_and_next(locks: &Locks) -> (Guard, Guard) {
+    let late = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    bounded("the lease ends", late.lost()).await;
+    let next = take(locks, "a").await;
+    (late, next)
+}
+
+async fn still_holds(locks: &Locks, guard: Guard) {
+    assert_eq!(locks.show("a").await.unwrap().unwrap().owner, Some(guard.owner()));
+    guard.extend().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+async fn a_late_release_does_not_touch_the_next_holder(stage: Stage) {
+    let locks = stage.locks().await;
+    let (late, next) = late_and_next(&locks).await;
+    assert!(matches!(late.release().await, Err(Error::Lost { why: Loss::Expired, .. })));
+    still_holds(&locks, next).await;
+}
+
+async fn a_late_drop_does_not_touch_the_next_holder(stage: Stage) {
+    let locks = stage.locks().await;
+    let (late, next) = late_and_next(&locks).await;
+    drop(late);
+    // Waits for releases under way.
+    locks.clone().close().await;
+    still_holds(&stage.locks().await, next).await;
+}
+
+async fn a_late_extension_does_not_touch_the_next_holder(stage: Stage) {
+    let locks = stage.locks().await;
+    let (late, next) = late_and_next(&locks).await;
+    assert!(matches!(late.extend_to(LONG * 2).await, Err(Error::Lost { .. })));
+    let holder = locks.show("a").await.unwrap().unwrap();
+    assert!(holder.expires_in.unwrap() <= LONG);
+    still_holds(&locks, next).await;
+}
+
+async fn an_extension_never_creates_a_lock_again(stage: Stage) {
+    let locks = stage.locks().await;
+    let guard = locks.lock("a").ttl(LONG).renew(false).acquire().await.unwrap();
+    stage.remove("a");
+    assert!(matches!(guard.extend().await, Err(Error::Lost { .. })));
+    assert_eq!(locks.show("a").await.unwrap(), None);
+    drop(guard);
+    stage.is_clear().await;
+}
+
+async fn a_release_leaves_a_foreign_value_alone(stage: Stage) {
+    let locks = stage.locks().await;
+    let guard = locks.lock("a").ttl(LONG).renew(false).acquire().await.unwrap();
+    stage.server().cli(&["SET", "lock:a", "somebody else"]);
+    assert!(matches!(guard.release().await, Err(Error::Lost { why: Loss::Taken, .. })));
+    assert_eq!(stage.server().cli(&["GET", "lock:a"]), "somebody else");
+}
+
+async fn a_renewal_leaves_a_foreign_value_alone(stage: Stage) {
+    let locks = stage.locks().await;
+    let guard = locks.lock("a").ttl(LONG).renew_every(crate::stage::ms(50)).acquire().await.unwrap();
+    stage.server().cli(&["SET", "lock:a", "somebody else", "PX", "500000"]);
+    assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Taken);
+    assert_eq!(stage.server().cli(&["GET", "lock:a"]), "somebody else");
+    let left: i64 = stage.server().cli(&["PTTL", "lock:a"]).parse().unwrap();
+    assert!(left <= 500_000, "{left}");
+}

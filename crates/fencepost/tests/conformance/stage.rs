@@ -1,0 +1,167 @@
+//! The stores that the promises are tested on, and how to break each.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fencepost::{Guard, Lock, Locks, memory};
+use fencepost_testkit::{LIMIT, redis};
+use tempfile::TempDir;
+
+/// A ttl that does not end while a test runs: what becomes free before, became free by a release.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A ttl to wait the end of.
+pub(crate) const SHORT: Duration = Duration::from_millis(400);
+
+pub(crate) fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// One store, empty at the start and gone at the end.
+pub(crate) enum Stage {
+    Memory(memory::Store),
+    File(TempDir),
+    Redis(Box<redis::Server>),
+}
+
+impl Stage {
+    pub(crate) fn memory() -> Self {
+        Self::Memory(memory::Store::new())
+    }
+
+    pub(crate) fn file() -> Self {
+        Self::File(tempfile::Builder::new().prefix("fencepost-file-").tempdir().unwrap())
+    }
+
+    pub(crate) fn redis() -> Self {
+        Self::Redis(Box::new(redis::Server::start()))
+    }
+
+    /// The locks of this store, over a connection of their own.
+    pub(crate) async fn locks(&self) -> Locks {
+        match self {
+            Self::Memory(store) => store.locks().unwrap(),
+            Self::File(folder) => Locks::connect(&file_url(folder.path())).await.unwrap(),
+            Self::Redis(server) => Locks::connect(&server.url()).await.unwrap(),
+        }
+    }
+
+    pub(crate) fn server(&self) -> &redis::Server {
+        match self {
+            Self::Redis(server) => server,
+            _ => panic!("a test for Redis"),
+        }
+    }
+
+    pub(crate) fn server_mut(&mut self) -> &mut redis::Server {
+        match self {
+            Self::Redis(server) => server,
+            _ => panic!("a test for Redis"),
+        }
+    }
+
+    /// Stops the store: it answers nothing until [`resume`](Self::resume).
+    pub(crate) fn stop(&self) {
+        match self {
+            Self::Memory(store) => store.freeze(),
+            Self::File(_) => panic!("a file store cannot be stopped"),
+            Self::Redis(server) => server.pause(),
+        }
+    }
+
+    pub(crate) fn resume(&self) {
+        match self {
+            Self::Memory(store) => store.thaw(),
+            Self::File(_) => {}
+            Self::Redis(server) => server.resume(),
+        }
+    }
+
+    /// Removes the entry of a held lock behind everybody's back.
+    pub(crate) fn remove(&self, name: &str) {
+        match self {
+            Self::Memory(store) => assert!(store.expire(name)),
+            Self::File(_) => panic!("the kernel keeps a file lock"),
+            Self::Redis(server) => assert_eq!(server.cli(&["DEL", &format!("lock:{name}")]), "1"),
+        }
+    }
+
+    /// Waits until the store has no trace of a held lock.
+    pub(crate) async fn is_clear(&self) {
+        match self {
+            Self::Memory(store) => until("no lock is held", async || store.held() == 0).await,
+            Self::File(_) => {
+                let locks = self.locks().await;
+                until("no lock is held", async || locks.list("").await.unwrap().is_empty()).await;
+            }
+            Self::Redis(server) => {
+                until("no key is left", async || server.keys_like("lock:*").is_empty()).await
+            }
+        }
+    }
+}
+
+pub(crate) fn file_url(folder: &Path) -> String {
+    format!("file://{}", folder.display())
+}
+
+/// A lock whose acquire fails the test if it does not come.
+pub(crate) fn patient(locks: &Locks, name: &str) -> Lock {
+    locks.lock(name).ttl(LONG).wait(LIMIT)
+}
+
+/// Acquires, or fails the test.
+pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
+    patient(locks, name).acquire().await.unwrap()
+}
+
+/// Shows that a lock is free, or becomes so before any lease of this test ends.
+pub(crate) async fn becomes_free(locks: &Locks, name: &str) {
+    take(locks, name).await.release().await.unwrap();
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    bounded(what, wait).await;
+}
+
+/// Turns a hang into a message.
+pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, future).await {
+        Ok(out) => out,
+        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
+    }
+}
+
+/// Makes each `async fn(Stage)` a test on each of the stores.
+macro_rules! on_every_store {
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis); )+ };
+}
+
+/// The same where locks are leases, that is, where they can end by time.
+macro_rules! on_stores_with_leases {
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis); )+ };
+}
+
+/// The same on Redis alone.
+macro_rules! on_redis {
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: redis); )+ };
+}
+
+macro_rules! on_stores {
+    ($test:ident: $($store:ident),+) => {
+        mod $test {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $store() {
+                    super::$test($crate::stage::Stage::$store()).await;
+                }
+            )+
+        }
+    };
+}
