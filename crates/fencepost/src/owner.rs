@@ -19,6 +19,17 @@ impl Owner {
     pub(crate) fn fresh() -> Self {
         Self(Uuid::now_v7())
     }
+
+    /// The identity as a store keeps it in a binary record.
+    #[cfg(feature = "file")]
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.into_bytes()
+    }
+
+    #[cfg(feature = "file")]
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
 }
 
 impl fmt::Display for Owner {

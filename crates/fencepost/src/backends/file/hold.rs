@@ -1,0 +1,170 @@
+//! A lock that is held by a flock: it ends with its process, and has no other end.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::claim::process;
+use super::lockfile::LockFile;
+use super::record::{Lease, Record, State};
+use super::watch::Watched;
+use super::{Shared, fork, place};
+use crate::backend::{Hold, Renewal, Request, Signal, lock};
+use crate::{Error, FencingToken, Loss, Name, Owner, Result};
+
+#[derive(Debug)]
+pub(super) struct FlockHold {
+    shared: Arc<Shared>,
+    file: LockFile,
+    name: Name,
+    owner: Owner,
+    note: Arc<str>,
+    signal: Arc<Signal>,
+    token: FencingToken,
+    since: u64,
+    process: (u32, u64),
+    generation: u32,
+    held: Mutex<bool>,
+}
+
+impl FlockHold {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        file: LockFile,
+        request: &Request,
+        token: FencingToken,
+        since: u64,
+    ) -> Self {
+        Self {
+            shared,
+            file,
+            name: request.name.clone(),
+            owner: request.owner,
+            note: request.note.clone(),
+            signal: request.signal.clone(),
+            token,
+            since,
+            process: process(),
+            generation: fork::generation(),
+            held: Mutex::new(true),
+        }
+    }
+
+    pub(super) fn file(&self) -> &LockFile {
+        &self.file
+    }
+
+    pub(super) fn record(&self, state: State) -> Record<'_> {
+        Record {
+            state,
+            owner: self.owner,
+            token: self.token.get(),
+            pid: self.process.0,
+            started: self.process.1,
+            since: self.since,
+            durable: self.shared.durable,
+            name: self.name.as_str(),
+            host: crate::identity::host(),
+            note: &self.note,
+        }
+    }
+
+    /// Gives the flock up without touching the record.
+    pub(super) fn abandon(&self) {
+        *lock(&self.held) = false;
+        self.file.unlock();
+    }
+
+    /// Why the lock is not ours any more, if so.
+    fn loss(&self) -> Result<Option<Loss>> {
+        let failed = |error| self.shared.failed(&place::file_name(&self.name), "examine", error);
+        if self.generation != fork::generation() {
+            return Ok(Some(Loss::SessionEnded));
+        }
+        // The record is ours alone to write, but an operator may be in the middle of a revocation.
+        let page = self.file.peek().map_err(failed)?;
+        if let Ok(Some(reason)) = page.revoked(self.owner) {
+            return Ok(Some(Loss::ForceReleased { reason: reason.to_owned() }));
+        }
+        let ours = page.record().is_ok_and(|record| {
+            record.is_some_and(|record| record.owner == self.owner && record.state == State::Held)
+        });
+        Ok((!ours || !self.file.is_current().map_err(failed)?).then_some(Loss::Taken))
+    }
+
+    /// Gives the lock back, whatever its record looks like by now; `true` if it was still ours.
+    fn give_back(&self) -> bool {
+        let mut held = lock(&self.held);
+        if !std::mem::replace(&mut *held, false) || self.generation != fork::generation() {
+            return false;
+        }
+        let ours = self.file.is_current().unwrap_or(false);
+        if let Err(error) = self.file.write(&self.record(State::Free)) {
+            // Without the flock, a record that says held reads as one of a holder that died: free all the same.
+            tracing::debug!(name = %self.name, %error, "the record of a released lock was not written");
+        }
+        self.file.unlock();
+        ours
+    }
+}
+
+impl Watched for FlockHold {
+    fn name(&self) -> &Name {
+        &self.name
+    }
+
+    fn look(&self) {
+        let held = lock(&self.held);
+        if *held && let Ok(Some(why)) = self.loss() {
+            self.signal.raise(why);
+        }
+    }
+}
+
+#[async_trait]
+impl Hold for FlockHold {
+    /// Checks that the lock is still ours. There is nothing to prolong.
+    async fn renew(&self, _term: Duration) -> Result<Renewal> {
+        let held = lock(&self.held);
+        let sent = self.shared.clock.now();
+        if !*held {
+            return Ok(Renewal::Lost(Loss::Taken));
+        }
+        Ok(self.loss()?.map_or(Renewal::Renewed { sent, term: None }, Renewal::Lost))
+    }
+
+    async fn release(&self) -> Result<bool> {
+        Ok(self.give_back())
+    }
+
+    async fn detach(&self, term: Duration) -> Result<()> {
+        let mut held = lock(&self.held);
+        let loss = if *held { self.loss()? } else { Some(Loss::Taken) };
+        if let Some(why) = loss {
+            return Err(Error::lost(&self.name, why));
+        }
+        let lease = Lease::ending(&self.shared.now(), term);
+        let write = || {
+            self.file.write(&self.record(State::Leased(lease)))?;
+            if self.shared.durable { self.file.sync(&self.shared.place, false) } else { Ok(()) }
+        };
+        write().map_err(|error| self.shared.failed(&place::file_name(&self.name), "write", error))?;
+        *held = false;
+        self.file.unlock();
+        Ok(())
+    }
+
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        lock(&self.held).then(|| self.file.as_fd())
+    }
+}
+
+impl Drop for FlockHold {
+    /// A grant that never became a guard, or whose guard is gone.
+    fn drop(&mut self) {
+        lock(&self.shared.held).remove(&self.owner);
+        self.give_back();
+    }
+}

@@ -1,0 +1,259 @@
+//! One open lock file: flock, the page in it, and its life in the directory. Every system call of the store that
+//! touches a lock file is here.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fchmod, fdatasync,
+    flock, fstat, fsync, ftruncate, futimens, linkat, openat, renameat, unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::fork;
+use super::place::{Access, Place};
+use super::record::{Page, REVOCATION, Record, Revocation};
+
+/// How often a reader without the flock looks again at a page that a writer may be in the middle of.
+const LOOKS: u32 = 200;
+/// What files are called that have no lock's name yet.
+pub(super) const UNFINISHED: &str = ".new-";
+
+/// An open lock file. Dropping it unlocks and closes.
+#[derive(Debug)]
+pub(super) struct LockFile {
+    file: OwnedFd,
+    locked: AtomicBool,
+}
+
+impl LockFile {
+    /// Opens the file; `None` if there is none.
+    pub(super) fn open(place: &Place, file_name: &str) -> io::Result<Option<Self>> {
+        // Without O_CREAT: in a directory with the sticky bit Linux refuses O_CREAT on a file of another user.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+        match Self::noted(|| openat(&place.dir, file_name, flags, Mode::empty())) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens the file, making it if need be.
+    pub(super) fn open_or_create(place: &Place, file_name: &str) -> io::Result<Self> {
+        loop {
+            if let Some(file) = Self::open(place, file_name)? {
+                return Ok(file);
+            }
+            if place.access == Access::Private {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                return Self::noted(|| openat(&place.dir, file_name, flags, place.mode));
+            }
+            // Under another name first: nobody sees it with the permissions that the umask has cut.
+            let (name, file) = Self::create(place)?;
+            let linked = linkat(&place.dir, &name, &place.dir, file_name, AtFlags::empty());
+            let _ = unlinkat(&place.dir, &name, AtFlags::empty());
+            match linked {
+                Ok(()) => return Ok(file),
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// A new file under a name that is no lock's.
+    fn create(place: &Place) -> io::Result<(String, Self)> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{UNFINISHED}{}-{number}", std::process::id());
+            let file = match Self::noted(|| openat(&place.dir, &name, flags, place.mode)) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            };
+            if place.access == Access::Shared {
+                fchmod(&file.file, place.mode)?;
+            }
+            return Ok((name, file));
+        }
+    }
+
+    fn noted(mut open: impl FnMut() -> rustix::io::Result<OwnedFd>) -> io::Result<Self> {
+        let file = fork::noted(|| open().map_err(io::Error::from))?;
+        Ok(Self { file, locked: AtomicBool::new(false) })
+    }
+
+    /// Takes the flock if nobody has one.
+    pub(super) fn try_lock(&self) -> io::Result<bool> {
+        self.flock(FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Waits for the flock.
+    pub(super) fn lock(&self) -> io::Result<()> {
+        self.flock(FlockOperation::LockExclusive).map(|_| ())
+    }
+
+    /// Whether somebody has the flock. Asks for a shared one for an instant: probes do not see each other, and
+    /// whoever finds the file taken asks the same question, so none takes a probe for a holder.
+    pub(super) fn is_locked(&self) -> io::Result<bool> {
+        let free = self.flock(FlockOperation::NonBlockingLockShared)?;
+        self.unlock();
+        Ok(!free)
+    }
+
+    fn flock(&self, operation: FlockOperation) -> io::Result<bool> {
+        loop {
+            match flock(&self.file, operation) {
+                Ok(()) => {
+                    self.locked.store(true, Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Err(Errno::WOULDBLOCK) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Gives the flock up, for every copy of this open file at once.
+    pub(super) fn unlock(&self) {
+        if self.locked.swap(false, Ordering::Relaxed) {
+            // Fails only for a descriptor that is none.
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+
+    /// Whether this is still the file that the directory has under its name: files are collected and replaced.
+    /// A lock file has one link, so the count says it in one call. Also refuses what is no plain file.
+    pub(super) fn is_current(&self) -> io::Result<bool> {
+        let stat = fstat(&self.file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
+        }
+        Ok(stat.st_nlink > 0)
+    }
+
+    /// Reads the page. Whole only under the flock.
+    pub(super) fn read(&self) -> io::Result<Page> {
+        let mut page = Page::blank();
+        loop {
+            match pread(&self.file, &mut page.bytes[..], 0) {
+                Ok(len) => {
+                    page.len = len;
+                    return Ok(page);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Reads the page without the flock: looks again while it may be half written.
+    pub(super) fn peek(&self) -> io::Result<Page> {
+        let mut page = self.read()?;
+        for _ in 0..LOOKS {
+            if page.record().is_ok() && page.revocation().is_ok() {
+                break;
+            }
+            std::thread::yield_now();
+            page = self.read()?;
+        }
+        Ok(page)
+    }
+
+    /// Writes the record; the flock must be ours.
+    pub(super) fn write(&self, record: &Record<'_>) -> io::Result<()> {
+        let mut slot = [0; REVOCATION];
+        let len = record.encode(&mut slot);
+        write_at(self.file.as_fd(), &slot[..len], 0)
+    }
+
+    /// Writes the record, or puts back what was there before.
+    pub(super) fn write_or_restore(&self, record: &Record<'_>, before: &Page) -> io::Result<()> {
+        let written = self.write(record);
+        if written.is_err() {
+            // Needs no new space, so it gets through where the write did not.
+            let restored = match before.len {
+                0 => ftruncate(&self.file, 0).map_err(io::Error::from),
+                len => write_at(self.file.as_fd(), &before.bytes[..len.min(REVOCATION)], 0),
+            };
+            if let Err(error) = restored {
+                tracing::warn!(%error, "a lock record could not be restored after a failed write");
+            }
+        }
+        written
+    }
+
+    /// Writes a revocation; no flock needed. Then touches the file, which is what holders listen to.
+    pub(super) fn revoke(&self, revocation: &Revocation<'_>) -> io::Result<()> {
+        let mut slot = [0; REVOCATION];
+        let len = revocation.encode(&mut slot);
+        write_at(self.file.as_fd(), &slot[..len], REVOCATION as u64)?;
+        self.touch()
+    }
+
+    /// Sets the time of modification to now.
+    pub(super) fn touch(&self) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        Ok(futimens(&self.file, &Timestamps { last_access: now, last_modification: now })?)
+    }
+
+    /// Puts the page on the disk; for a file that was just made, its entry in the directory too.
+    pub(super) fn sync(&self, place: &Place, new: bool) -> io::Result<()> {
+        fdatasync(&self.file)?;
+        if new {
+            fsync(&place.dir)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a new file with this record in the place of the one that has the name now.
+    pub(super) fn replace(
+        place: &Place,
+        file_name: &str,
+        record: &Record<'_>,
+        durable: bool,
+    ) -> io::Result<()> {
+        let (name, file) = Self::create(place)?;
+        let put = || {
+            file.write(record)?;
+            if durable {
+                fdatasync(&file.file)?;
+            }
+            renameat(&place.dir, &name, &place.dir, file_name)?;
+            if durable {
+                fsync(&place.dir)?;
+            }
+            Ok(())
+        };
+        put().inspect_err(|_: &io::Error| {
+            let _ = unlinkat(&place.dir, &name, AtFlags::empty());
+        })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // Before the close: a copy that a child has by accident then keeps nothing.
+        self.unlock();
+        fork::forget(self.file.as_raw_fd());
+    }
+}
+
+/// One write; a short one is an error.
+fn write_at(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> io::Result<()> {
+    loop {
+        match pwrite(file, bytes, at) {
+            Ok(len) if len == bytes.len() => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::StorageFull.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
