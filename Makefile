@@ -40,7 +40,7 @@ lint: ## Check format, lints and documentation; warnings are errors
 	  $(CARGO) clippy -p fencepost --lib --no-default-features --features "$$features" --locked -- -D warnings \
 	    || exit 1; \
 	done
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --lib --no-deps --all-features --locked
 
 test: deps lint ## Check everything; leaves no process and no file behind
 	@sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked
