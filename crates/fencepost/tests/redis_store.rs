@@ -1,38 +1,40 @@
-//! What is particular to the Redis store, on a real server.
+//! What is particular to the Redis store, on a real server: its queue, its cohorts, its batches, its connections.
+
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencepost::{Locks, Loss, State};
+use fencepost::{Error, Locks, State};
 use fencepost_testkit::redis::Server;
+use fencepost_testkit::{Proxy, eventually};
+use tokio::sync::mpsc;
 
-fn ms(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds)
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn connect(server: &Server) -> Locks {
+    Locks::connect(&server.url()).await.unwrap()
+}
+
+fn queue_length(server: &Server, name: &str) -> u64 {
+    server.cli(&["LLEN", &format!("{{lock:{name}}}:queue")]).parse().unwrap()
+}
+
+/// Waits on a condition without keeping the runtime from its work.
+async fn wait_until(what: &'static str, condition: impl FnMut() -> bool + Send + 'static) {
+    tokio::task::spawn_blocking(move || eventually(what, condition)).await.unwrap();
 }
 
 #[tokio::test]
-async fn smoke() {
+async fn many_waiters_of_several_clients_exclude_each_other() {
     let server = Server::start();
-    let locks = Locks::connect(&server.url()).await.unwrap();
-    let guard = locks.lock("a").acquire().await.unwrap();
-    println!("{:?} {:?}", guard.token(), guard.state());
-    println!("{:?}", locks.show("a").await.unwrap());
-    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
-    let err = locks.lock("a").wait(ms(50)).note("x").acquire().await.unwrap_err();
-    println!("{err}");
-    guard.release().await.unwrap();
-    println!("{:?}", server.keys());
-}
-
-#[tokio::test]
-async fn many_waiters_in_several_clients_take_turns() {
-    let server = Server::start();
-    let inside = Arc::new(AtomicU64::new(0));
-    let last = Arc::new(AtomicU64::new(0));
+    let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        let locks = Locks::connect(&server.url()).await.unwrap();
+        let locks = connect(&server).await;
         for _ in 0..10 {
             let (locks, inside, last) = (locks.clone(), inside.clone(), last.clone());
             tasks.push(tokio::spawn(async move {
@@ -50,19 +52,158 @@ async fn many_waiters_in_several_clients_take_turns() {
     for task in tasks {
         task.await.unwrap();
     }
-    println!("{:?}", server.keys());
+    assert!(server.keys_like("lock:*").is_empty());
 }
 
 #[tokio::test]
-async fn a_force_released_holder_is_told_and_keeps_the_lock_until_it_lets_go() {
+async fn waiters_of_different_clients_are_served_in_the_order_they_came() {
+    let server = Arc::new(Server::start());
+    let guard = connect(&server).await.lock("turn").acquire().await.unwrap();
+    let (served, mut order) = mpsc::unbounded_channel();
+    for client in 0..5u64 {
+        let (locks, served) = (connect(&server).await, served.clone());
+        tokio::spawn(async move {
+            let guard = locks.lock("turn").acquire().await.unwrap();
+            served.send(client).unwrap();
+            guard.release().await.unwrap();
+        });
+        let server = server.clone();
+        wait_until("the waiter stands in the queue", move || queue_length(&server, "turn") == client + 1)
+            .await;
+    }
+    guard.release().await.unwrap();
+    for client in 0..5u64 {
+        assert_eq!(order.recv().await, Some(client));
+    }
+}
+
+#[tokio::test]
+async fn a_process_with_many_waiters_lets_another_one_in() {
+    let server = Arc::new(Server::start());
+    let (crowd, other) = (connect(&server).await, connect(&server).await);
+    let guard = crowd.lock("turn").acquire().await.unwrap();
+    let (served, mut order) = mpsc::unbounded_channel();
+    for _ in 0..60 {
+        let (locks, served) = (crowd.clone(), served.clone());
+        tokio::spawn(async move {
+            let guard = locks.lock("turn").acquire().await.unwrap();
+            served.send("crowd").unwrap();
+            guard.release().await.unwrap();
+        });
+    }
+    let stats = crowd.clone();
+    wait_until("the crowd waits", move || stats.stats().waiting_now == 60).await;
+    tokio::spawn(async move {
+        let guard = other.lock("turn").acquire().await.unwrap();
+        served.send("other").unwrap();
+        guard.release().await.unwrap();
+    });
+    let counted = server.clone();
+    wait_until("both processes stand in the queue", move || queue_length(&counted, "turn") == 2).await;
+    guard.release().await.unwrap();
+    let mut before = 0;
+    while order.recv().await.unwrap() != "other" {
+        before += 1;
+    }
+    assert!(before <= 17, "the other process came after {before} of the crowd");
+}
+
+#[tokio::test]
+async fn a_waiter_that_does_not_react_does_not_hold_up_the_next() {
+    let server = Arc::new(Server::start());
+    let proxy = Proxy::start(server.addr());
+    let (holder, deaf, next) = (
+        connect(&server).await,
+        Locks::connect(&server.url_at(proxy.addr())).await.unwrap(),
+        connect(&server).await,
+    );
+    let guard = holder.lock("turn").acquire().await.unwrap();
+    let first = tokio::spawn(async move { deaf.lock("turn").acquire().await });
+    let counted = server.clone();
+    wait_until("the first waiter queues", move || queue_length(&counted, "turn") == 1).await;
+    let second = tokio::spawn(async move { next.lock("turn").acquire().await });
+    let counted = server.clone();
+    wait_until("the second waiter queues", move || queue_length(&counted, "turn") == 2).await;
+    proxy.stall();
+    let before = guard.token();
+    guard.release().await.unwrap();
+    let guard = second.await.unwrap().unwrap();
+    assert!(guard.token() > before);
+    first.abort();
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_loaded_again() {
     let server = Server::start();
-    let locks = Locks::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     let guard = locks.lock("a").acquire().await.unwrap();
-    let revoked = locks.force_release("a", "stuck").await.unwrap().unwrap();
-    assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "stuck".into() });
-    assert!(matches!(guard.state(), State::Lost(_)));
-    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
-    drop(guard);
-    let next = locks.lock("a").acquire().await.unwrap();
-    assert!(next.token() > revoked.token);
+    server.cli(&["SCRIPT", "FLUSH"]);
+    guard.extend().await.unwrap();
+    server.cli(&["SCRIPT", "FLUSH"]);
+    guard.release().await.unwrap();
+    server.cli(&["SCRIPT", "FLUSH"]);
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_closed_is_replaced_without_an_error() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    for _ in 0..3 {
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+        guard.extend().await.unwrap();
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn renewals_travel_in_batches() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let mut guards = Vec::new();
+    for index in 0..300 {
+        guards.push(locks.lock(format!("many:{index}")).ttl(secs(3)).acquire().await.unwrap());
+    }
+    let calls = |server: &Server| -> u64 {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+        line.split(['=', ',']).nth(1).unwrap().parse().unwrap()
+    };
+    let before = calls(&server);
+    let counted = locks.clone();
+    wait_until("each lock was renewed twice", move || counted.stats().renewed >= 600).await;
+    let calls = calls(&server) - before;
+    assert!(calls < 150, "{calls} calls renewed 300 locks twice");
+    assert!(guards.iter().all(|guard| matches!(guard.state(), State::Held { .. })));
+}
+
+#[tokio::test]
+async fn a_foreign_holder_can_only_be_cut_off() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    server.cli(&["SET", "lock:a", "somebody-else", "PX", "60000"]);
+    let holder = locks.show("a").await.unwrap().unwrap();
+    assert!(holder.owner.is_none() && holder.to_string().contains("foreign client"));
+    assert!(matches!(locks.force_release("a", "why").await, Err(Error::Unsupported { .. })));
+    assert!(locks.force_release_now("a", "why").await.unwrap().unwrap().freed);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_force_release_now_serves_the_first_waiter() {
+    let server = Arc::new(Server::start());
+    let (holder, waiter) = (connect(&server).await, connect(&server).await);
+    let guard = holder.lock("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.lock("a").acquire().await });
+    let counted = server.clone();
+    wait_until("the waiter queues", move || queue_length(&counted, "a") == 1).await;
+    let revoked = holder.force_release_now("a", "stuck").await.unwrap().unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(guard.token() < revoked.token && revoked.token < next.token());
+    assert!(guard.state().is_lost());
+    assert!(guard.release().await.is_err());
+    assert!(matches!(next.state(), State::Held { .. }));
 }

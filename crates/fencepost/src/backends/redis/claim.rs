@@ -117,35 +117,24 @@ impl<'a> Claim<'a> {
 
     /// Waits until the lock is ours: at the server, or behind others of this process who wait there.
     pub(super) async fn wait(&mut self) -> Result<Grant> {
+        let seat = self.store.cohorts.join(&self.request.name, &self.value, self.request.ttl);
         let mut asked = None;
-        if !self.store.cohorts.waits(&self.request.name) {
-            match self.ask_in_turn().await? {
-                Ok(grant) => return Ok(grant),
-                Err(busy) => asked = Some(busy),
-            }
-        }
-        self.seat = Some(self.store.cohorts.join(&self.request.name, &self.value, self.request.ttl));
+        let mut hint = if seat.is_first() { Hint::Ask } else { Hint::Wait };
+        self.seat = Some(seat);
         loop {
-            match self.hint(asked.as_ref()).await {
-                Hint::Ask => {}
-                Hint::Wait => continue,
+            match hint {
+                Hint::Wait => {}
                 Hint::Granted { token, sent, term } => return self.granted(token, sent, term),
+                Hint::Ask => match self.ask(true).await? {
+                    Said::Granted(grant) => return Ok(grant),
+                    Said::Busy { holder, counter, sent, again_in } => {
+                        self.request.seen.note(holder);
+                        asked = Some(Asked { counter, sent, again_in });
+                    }
+                },
             }
-            match self.ask_in_turn().await? {
-                Ok(grant) => return Ok(grant),
-                Err(busy) => asked = Some(busy),
-            }
+            hint = self.hint(asked.as_ref()).await;
         }
-    }
-
-    async fn ask_in_turn(&mut self) -> Result<Result<Grant, Asked>> {
-        Ok(match self.ask(true).await? {
-            Said::Granted(grant) => Ok(grant),
-            Said::Busy { holder, counter, sent, again_in } => {
-                self.request.seen.note(holder);
-                Err(Asked { counter, sent, again_in })
-            }
-        })
     }
 
     /// Waits for a push, for news from a holder of this process, or until it is time to ask.

@@ -67,12 +67,6 @@ pub(super) enum News {
 }
 
 impl Cohorts {
-    /// Whether anybody here waits for a name.
-    pub(super) fn waits(&self, name: &Name) -> bool {
-        let names = lock(&self.0);
-        !names.is_empty() && names.contains_key(name)
-    }
-
     /// Takes a seat behind those who wait already.
     pub(super) fn join(self: &Arc<Self>, name: &Name, value: &Arc<str>, ttl: Duration) -> Membership {
         let (place, news) = (Mutex::new(Place::Waiting), Notify::new());
@@ -223,7 +217,7 @@ mod tests {
         assert_eq!(two.news().await, News::Moved);
         assert!(two.is_first());
         drop(two);
-        assert!(!cohorts.waits(&name), "an empty cohort leaves nothing behind");
+        assert!(lock(&cohorts.0).is_empty(), "an empty cohort leaves nothing behind");
     }
 
     #[tokio::test]
