@@ -1,2 +1,51 @@
-//! The `fencepost` command.
-fn main() {}
+//! The `fencepost` command: arguments in, one `match` from result to exit code out.
+
+mod args;
+mod cmd;
+mod exit;
+mod guardian;
+mod output;
+mod signals;
+mod store;
+mod terminal;
+mod waiting;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::Cli;
+use exit::Failure;
+use output::Console;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let console = Console::new(&cli.global);
+    match cmd::dispatch(cli, console) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            console.fail(&failure);
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// Help and version are answers; everything else clap has to say is wrong usage.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let before_command = std::env::args_os().take_while(|argument| argument != "--");
+    if before_command.into_iter().any(|argument| argument == "--json") {
+        let text = error.render().to_string();
+        let message = text.trim_start_matches("error: ").lines().next().unwrap_or_default().to_owned();
+        Console::plain_json().fail(&Failure::Usage(message));
+    } else {
+        let _ = error.print();
+    }
+    ExitCode::from(exit::USAGE)
+}

@@ -1,0 +1,253 @@
+//! The command line as typed: flags, their help and their first check. What they mean is decided in `cmd`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use fencepost::{Handle, Name, Wait, parse_duration};
+
+use crate::exit;
+
+/// Distributed locks for shells and scripts: one holder at a time, a fencing token each time.
+#[derive(Debug, Parser)]
+#[command(name = "fencepost", version, max_term_width = 100, after_help = exit::HELP)]
+#[command(after_long_help = format!("\
+Examples:
+  fencepost run nightly -- ./backup.sh             one backup at a time on this machine
+  fencepost run --try --ttl 1m nightly -- ./job    or not at all if it runs already
+  FENCEPOST_STORE=redis://db fencepost list        who holds what on a Redis server
+
+{}", exit::HELP))]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`
+    ///
+    /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:`
+    /// (files in your state directory; excludes processes on this machine). Other users can read the arguments of
+    /// a process: give a URL with a password in FENCEPOST_STORE or by --store-file.
+    #[arg(long, global = true, value_name = "URL", conflicts_with = "store_file")]
+    pub(crate) store: Option<String>,
+
+    /// Read the store's URL from the first line of a file, which keeps its password out of the process list
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) store_file: Option<PathBuf>,
+
+    /// Print JSON: one value on stdout; errors as one object on stderr
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// Log what happens to stderr; twice for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Acquire(Acquire),
+    Extend(Extend),
+    Release(Release),
+    List(List),
+    Show(Show),
+    ForceRelease(ForceRelease),
+    #[command(hide = true, subcommand)]
+    Generate(Generate),
+}
+
+/// Run a command while holding a lock
+///
+/// Acquires the lock, runs the command in a process group of its own with stdin and the terminal passed through,
+/// renews the lock, and releases it when the command has ended. INT, TERM, HUP and QUIT are forwarded. The command
+/// sees FENCEPOST_NAME, FENCEPOST_TOKEN and FENCEPOST_OWNER: pass the token with every write to what the lock
+/// protects.
+///
+/// If the lock is lost, or this process is killed or stalls, a guardian process ends the command's process group:
+/// TERM, then KILL after the grace. Where locks are leases (Redis) it does so before the lease can end: TERM at
+/// the shorter of the grace and a quarter of the ttl before the end, KILL at the end. A command that is stopped
+/// (Ctrl-Z) goes on after `fg` only if the lock is still held.
+///
+/// What leaves the process group (`setsid`, daemons) escapes the guardian. When the command itself has ended,
+/// processes that it left in the background go on, without the lock.
+#[derive(Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  fencepost run nightly -- ./backup.sh
+  fencepost run --try --note \"$USER deploys\" deploy -- make deploy
+  fencepost run report -- sh -c 'echo writing with token $FENCEPOST_TOKEN'
+
+{}", exit::HELP))]
+pub(crate) struct Run {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = Name::new)]
+    pub(crate) name: Name,
+
+    #[command(flatten)]
+    pub(crate) lock: LockOptions,
+
+    /// Time between TERM and KILL when the command has to end
+    #[arg(long, value_name = "DUR", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) grace: Duration,
+
+    /// End the command when it has held the lock for this long
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// Exit code for a lock that is busy or not free in time, for commands that use 75 themselves
+    #[arg(long, value_name = "N", default_value_t = exit::BUSY)]
+    pub(crate) busy_code: u8,
+
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Acquire a lock and print a handle to it
+///
+/// The lock outlives this process and is NOT renewed: it ends after the ttl unless `extend` or `release` is called
+/// with the handle. Whoever has the handle can do so: treat it like a key. Prefer `run` where you can.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  handle=$(fencepost acquire --ttl 10m deploy) || exit
+  …
+  fencepost release \"$handle\"")]
+pub(crate) struct Acquire {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = Name::new)]
+    pub(crate) name: Name,
+
+    #[command(flatten)]
+    pub(crate) lock: LockOptions,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LockOptions {
+    /// How long the lock lives without renewal [default: the store's `ttl` parameter, else 30s]
+    ///
+    /// Shorter: a crashed holder is replaced sooner. Longer: the lock outlives longer outages of the store.
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// How long to wait while somebody else has the lock: `forever` or a duration
+    #[arg(long, value_name = "DUR", default_value = "forever", value_parser = parse_wait)]
+    pub(crate) wait: Wait,
+
+    /// Do not wait: if the lock is busy say who has it and exit
+    #[arg(long = "try", conflicts_with = "wait")]
+    pub(crate) try_once: bool,
+
+    /// Text that others see while the lock is held; no secrets
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+}
+
+/// Make a lock from `acquire` end one ttl from now
+#[derive(Debug, Args)]
+pub(crate) struct Extend {
+    /// What `acquire` printed
+    pub(crate) handle: Handle,
+
+    /// How long from now [default: the store's `ttl` parameter, else 30s]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// Give back a lock from `acquire`
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// What `acquire` printed
+    pub(crate) handle: Handle,
+}
+
+/// List the locks that are held, with their holders
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// Only names that start with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+/// Show who holds a lock
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = Name::new)]
+    pub(crate) name: Name,
+}
+
+/// Take a lock away from its holder
+///
+/// The holder's renewals are refused and it is told the reason; the lock is free when it has let go or its lease
+/// ends. Prints a fresh token, larger than the holder's: record ("activate") it at the resource that the lock
+/// protects, since only that keeps a holder that does not listen from writing there.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  fencepost force-release deploy --reason 'host is gone, see ticket 123'")]
+pub(crate) struct ForceRelease {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = Name::new)]
+    pub(crate) name: Name,
+
+    /// Why, for the holder
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+
+    /// Free the lock at once, although the holder may still be at work
+    #[arg(long)]
+    pub(crate) now: bool,
+}
+
+/// Write what packagers install beside the binary
+#[derive(Debug, Subcommand)]
+pub(crate) enum Generate {
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages
+    Man {
+        /// Into which directory
+        dir: PathBuf,
+    },
+}
+
+fn parse_wait(text: &str) -> fencepost::Result<Wait> {
+    match text {
+        "forever" => Ok(Wait::Forever),
+        text => parse_duration(text).map(Wait::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn waiting_is_forever_never_or_a_duration() {
+        assert_eq!(parse_wait("forever").unwrap(), Wait::Forever);
+        assert_eq!(parse_wait("0s").unwrap(), Wait::No);
+        assert_eq!(parse_wait("2s").unwrap(), Wait::For(Duration::from_secs(2)));
+        assert!(parse_wait("soon").is_err());
+    }
+}

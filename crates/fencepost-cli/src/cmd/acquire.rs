@@ -1,0 +1,78 @@
+//! `acquire`: takes a lock that outlives this process, and prints the handle to it.
+
+use std::time::{Duration, Instant};
+
+use fencepost::{Handle, Locks};
+use serde::Serialize;
+
+use crate::args::{Acquire, Global};
+use crate::exit::{Failure, Outcome, quoted, system};
+use crate::output::Console;
+use crate::signals::{Caught, Incoming};
+use crate::{store, waiting};
+
+/// A detached lock, as `acquire` and `extend` print it.
+#[derive(Serialize)]
+pub(super) struct Detached<'a> {
+    name: &'a str,
+    token: u64,
+    owner: String,
+    expires_in_ms: Option<u64>,
+    handle: String,
+}
+
+impl<'a> Detached<'a> {
+    pub(super) fn new(handle: &'a Handle, left: Option<Duration>) -> Self {
+        Self {
+            name: handle.name().as_str(),
+            token: handle.token().get(),
+            owner: handle.owner().to_string(),
+            expires_in_ms: left.and_then(|left| u64::try_from(left.as_millis()).ok()),
+            handle: handle.to_string(),
+        }
+    }
+}
+
+pub(super) fn run(args: &Acquire, global: &Global, console: Console) -> Outcome {
+    let url = store::url(global)?;
+    let caught = Caught::start(false).map_err(system("catching signals"))?;
+    super::runtime()?.block_on(async {
+        let signals = caught.listen().map_err(system("catching signals"))?;
+        let locks = tokio::select! {
+            locks = Locks::connect(&url) => locks?,
+            signal = waiting::ending(&signals) => return Err(Failure::Interrupted(signal)),
+        };
+        let outcome = acquire(args, &locks, console, &signals).await;
+        locks.close().await;
+        outcome
+    })
+}
+
+async fn acquire(args: &Acquire, locks: &Locks, console: Console, signals: &Incoming) -> Outcome {
+    let lock = args.lock.lock(locks, &args.name);
+    let handle = waiting::acquire(&lock, &args.name, locks, console, signals).await?.detach().await?;
+    let left = time_left(locks, &handle).await;
+    let printed = console.result(&Detached::new(&handle, left), || handle.to_string());
+    if printed.is_err() {
+        // Nobody has the handle, so nobody could release the lock.
+        locks.attach(&handle).await?.release().await?;
+    }
+    printed?;
+    if console.has_live_line() {
+        let left = left.map(fencepost::format_duration).unwrap_or_default();
+        console.note(&format!(
+            "lock `{}` is yours for {left}; give it back with `fencepost release {}`",
+            handle.name(),
+            quoted(&handle.to_string())
+        ));
+    }
+    Ok(0)
+}
+
+/// How long a detached lock lives, from now: the store's word, less the time that its answer took.
+pub(super) async fn time_left(locks: &Locks, handle: &Handle) -> Option<Duration> {
+    let asked = Instant::now();
+    let holder = locks.show(handle.name().as_str()).await.ok()??;
+    let left = holder.expires_in.filter(|_| holder.owner == Some(handle.owner()))?;
+    Some(left.saturating_sub(asked.elapsed()))
+}

@@ -1,0 +1,23 @@
+//! `generate`: shell completions and man pages, for packagers.
+
+use std::io::Write;
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Generate};
+use crate::exit::{Outcome, system};
+
+pub(super) fn run(what: Generate) -> Outcome {
+    match what {
+        Generate::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "fencepost", &mut script);
+            std::io::stdout().write_all(&script).map_err(system("writing to stdout"))?;
+        }
+        Generate::Man { dir } => {
+            std::fs::create_dir_all(&dir).map_err(system("creating the directory"))?;
+            clap_mangen::generate_to(Cli::command(), &dir).map_err(system("writing the man pages"))?;
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,77 @@
+//! One file a subcommand. Here: which one it is, and what they share.
+
+mod acquire;
+mod extend;
+mod force_release;
+mod generate;
+mod list;
+mod release;
+mod run;
+mod show;
+
+use fencepost::{Lock, Locks, Name, Wait};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::args::{Cli, Command, Global, LockOptions};
+use crate::exit::{Outcome, system};
+use crate::output::Console;
+use crate::store;
+
+/// Runs the subcommand.
+pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
+    let Cli { global, command } = cli;
+    log(global.verbose);
+    match command {
+        Command::Run(args) => run::run(args, &global, console),
+        Command::Acquire(args) => acquire::run(&args, &global, console),
+        Command::Extend(args) => with_store(&global, async |locks| extend::run(&args, locks, console).await),
+        Command::Release(args) => {
+            with_store(&global, async |locks| release::run(&args, locks, console).await)
+        }
+        Command::List(args) => with_store(&global, async |locks| list::run(&args, locks, console).await),
+        Command::Show(args) => with_store(&global, async |locks| show::run(&args, locks, console).await),
+        Command::ForceRelease(args) => {
+            with_store(&global, async |locks| force_release::run(&args, locks, console).await)
+        }
+        Command::Generate(what) => generate::run(what),
+    }
+}
+
+/// Connects, does the work, and lets what still runs in the background come to its end.
+fn with_store(global: &Global, work: impl AsyncFnOnce(&Locks) -> Outcome) -> Outcome {
+    let url = store::url(global)?;
+    runtime()?.block_on(async {
+        let locks = Locks::connect(&url).await?;
+        let outcome = work(&locks).await;
+        locks.close().await;
+        outcome
+    })
+}
+
+fn runtime() -> Result<Runtime, crate::exit::Failure> {
+    Builder::new_current_thread().enable_all().build().map_err(system("starting the runtime"))
+}
+
+/// The library's events on stderr, if asked for.
+fn log(verbose: u8) {
+    let level = match verbose {
+        0 => return,
+        1 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+impl LockOptions {
+    /// The lock that these options describe.
+    fn lock(&self, locks: &Locks, name: &Name) -> Lock {
+        let mut lock = locks.lock(name.as_str()).wait(if self.try_once { Wait::No } else { self.wait });
+        if let Some(ttl) = self.ttl {
+            lock = lock.ttl(ttl);
+        }
+        if let Some(note) = &self.note {
+            lock = lock.note(note.as_str());
+        }
+        lock
+    }
+}

@@ -1,0 +1,223 @@
+//! `run`: a command under a lock. This process holds the lock and forwards signals; its guardian, forked before
+//! any thread starts, runs the command and ends it when it must not go on.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use fencepost::{Error, Guard, Locks, State};
+use rustix::process::Pid;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::args::{Global, Run};
+use crate::exit::{self, Failure, Outcome, system};
+use crate::guardian::{Leash, Listening, News, Start};
+use crate::output::{Console, shown};
+use crate::signals::{self, Caught, Incoming};
+use crate::terminal::Terminal;
+use crate::{store, waiting};
+
+/// How much longer than the grace the guardian may take before we do its work.
+const OVERDUE: Duration = Duration::from_secs(15);
+
+pub(super) fn run(mut args: Run, global: &Global, console: Console) -> Outcome {
+    let url = store::url(global)?;
+    let caught = Caught::start(true).map_err(system("catching signals"))?;
+    let command = std::mem::take(&mut args.command);
+    let program = command.first().cloned().unwrap_or_default();
+    // No thread may exist before this line.
+    let leash = Leash::fork(command, args.grace, caught.inherited.clone())
+        .map_err(system("starting the guardian"))?;
+    super::runtime()?.block_on(async {
+        let signals = caught.listen().map_err(system("catching signals"))?;
+        let guardian = leash.listen().map_err(system("listening to the guardian"))?;
+        let locks = tokio::select! {
+            locks = Locks::connect(&url) => locks?,
+            signal = waiting::ending(&signals) => return Err(Failure::Interrupted(signal)),
+        };
+        let outcome = hold(&args, &locks, console, &signals, &guardian).await;
+        guardian.dismiss();
+        locks.close().await;
+        outcome.map_err(|failure| match failure {
+            Failure::Lock(error @ (Error::Busy { .. } | Error::Timeout { .. })) => {
+                Failure::Busy(error, args.busy_code)
+            }
+            Failure::CannotRun { error, .. } => Failure::CannotRun { command: program, error },
+            other => other,
+        })
+    })
+}
+
+/// Acquires the lock, has the command run, and releases.
+async fn hold(
+    args: &Run,
+    locks: &Locks,
+    console: Console,
+    signals: &Incoming,
+    guardian: &Listening,
+) -> Outcome {
+    let mut lock = args.lock.lock(locks, &args.name);
+    if let Some(max_hold) = args.max_hold {
+        lock = lock.max_hold(max_hold);
+    }
+    let guard = waiting::acquire(&lock, &args.name, locks, console, signals).await?;
+    let ttl = args.lock.ttl.or_else(|| guard.valid_for());
+    let watch = Watch {
+        guard: &guard,
+        guardian,
+        signals,
+        terminal: Terminal::open(),
+        grace: args.grace,
+        margin: ttl.map_or(args.grace, |ttl| args.grace.min(ttl / 4)),
+    };
+    let end = watch.run().await;
+    drop(watch);
+    finish(guard, end, console).await
+}
+
+/// How it ended for the command.
+enum End {
+    /// By itself.
+    Exited(ExitStatus),
+    /// By the guardian or by us, because the lock was lost or about to be.
+    Ended,
+    /// It was never started: the lease was about to end.
+    TooLate,
+    NotStarted(io::Error),
+    /// Somebody killed the guardian, so we killed the command.
+    Unguarded,
+}
+
+/// A command at work under a lock.
+struct Watch<'a> {
+    guard: &'a Guard,
+    guardian: &'a Listening,
+    signals: &'a Incoming,
+    terminal: Option<Terminal>,
+    grace: Duration,
+    margin: Duration,
+}
+
+impl Watch<'_> {
+    async fn run(&self) -> End {
+        let foreground = self.terminal.as_ref().is_some_and(Terminal::hand_over_at_start);
+        let mut told = self.tell_lease(None);
+        let environment = vec![
+            ("FENCEPOST_NAME".to_owned(), self.guard.name().to_string()),
+            ("FENCEPOST_TOKEN".to_owned(), self.guard.token().to_string()),
+            ("FENCEPOST_OWNER".to_owned(), self.guard.owner().to_string()),
+        ];
+        self.guardian.go(Start { environment, foreground }, self.guard.lifeline());
+        // Renewals come every third of the ttl; looking four times as often keeps the guardian well ahead.
+        let left = self.guard.valid_for().unwrap_or(Duration::MAX);
+        let mut look = interval((left / 12).clamp(Duration::from_millis(5), Duration::from_secs(5)));
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut group = None;
+        let mut overdue: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                biased;
+                news = self.guardian.news() => match news {
+                    News::Started(pid) => {
+                        group = Some(pid);
+                        if let Some(terminal) = self.terminal.as_ref().filter(|_| foreground) {
+                            terminal.was_given_to(pid);
+                        }
+                    }
+                    News::Stopped(signal) => self.stopped(signal, group),
+                    News::Exited { ended: true, .. } => return End::Ended,
+                    News::Exited { status, .. } => return End::Exited(ExitStatus::from_raw(status)),
+                    News::NotStarted(error) => return End::NotStarted(error),
+                    News::TooLate => return End::TooLate,
+                    News::Gone => {
+                        self.guardian.take_over(group).await;
+                        return End::Unguarded;
+                    }
+                },
+                _ = self.guard.lost(), if overdue.is_none() => {
+                    self.guardian.lost();
+                    overdue = Some(Instant::now() + self.grace + OVERDUE);
+                }
+                signal = self.signals.next() => self.guardian.signal(signal),
+                _ = look.tick() => told = self.tell_lease(told),
+                () = sleep_until(overdue.unwrap_or_else(Instant::now)), if overdue.is_some() => {
+                    self.guardian.take_over(group).await;
+                    return End::Ended;
+                }
+            }
+        }
+    }
+
+    /// Tells the guardian when the lease ends, if it does not know; returns what it knows now.
+    fn tell_lease(&self, told: Option<Duration>) -> Option<Duration> {
+        let until = self.guard.valid_until_boottime();
+        if let Some(until) = until.filter(|_| until != told) {
+            self.guardian.lease(until, self.margin);
+        }
+        until
+    }
+
+    /// The command was stopped. If its terminal did that, we stop as well, so that the shell sees a stopped job;
+    /// when it has continued us, the command goes on only if the lock is still ours.
+    fn stopped(&self, signal: i32, group: Option<Pid>) {
+        let (Some(terminal), Some(group)) = (&self.terminal, group) else { return };
+        match signal {
+            libc::SIGTTIN | libc::SIGTTOU if terminal.is_ours() => {}
+            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => {
+                terminal.take_back();
+                // Our whole group: the shell waits for all of a pipeline or script to stop.
+                if signals::stop(rustix::process::kill_current_process_group).is_err() {
+                    return;
+                }
+            }
+            // Somebody stopped the command with STOP, and will continue it.
+            _ => return,
+        }
+        if self.guard.state().is_lost() {
+            // The loss is told at the next turn of the loop; the command must not run before.
+            return;
+        }
+        self.tell_lease(None);
+        if terminal.is_ours() {
+            terminal.give(group);
+        }
+        self.guardian.signal(libc::SIGCONT);
+    }
+}
+
+/// Releases the lock and says how it went.
+async fn finish(guard: Guard, end: End, console: Console) -> Outcome {
+    let name = guard.name().clone();
+    let lock = format!("lock `{}`", shown(name.as_str()));
+    let threat = match guard.state() {
+        State::Lost(why) => format!("{lock} was lost: {why}"),
+        State::AtRisk { why, .. } => format!("{lock} was about to be lost: {why}"),
+        _ => format!("the renewal of {lock} came too late to go on safely"),
+    };
+    let released = guard.release().await;
+    let ended = |message: String| Err(Failure::Ended { name, message });
+    match end {
+        End::NotStarted(error) => Err(Failure::CannotRun { command: Default::default(), error }),
+        End::TooLate => ended(format!("{threat}; the command was not started")),
+        End::Ended => ended(format!("{threat}; the command was ended")),
+        End::Unguarded => ended(format!("the guardian of {lock} was killed; so the command was ended")),
+        End::Exited(status) => match released {
+            Ok(()) => Ok(code(status)),
+            Err(Error::Lost { why, .. }) => ended(format!(
+                "{lock} was lost: {why}; the command had ended by then ({status}), maybe after the lock did"
+            )),
+            Err(error) => {
+                console.note(&format!("{error}; the command had ended while the lock was held"));
+                Ok(code(status))
+            }
+        },
+    }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, signal) => exit::by_signal(signal.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,164 @@
+//! When the guardian sends which signal. Pure: time comes in, steps come out.
+
+use std::time::Duration;
+
+/// How long to wait for a killed group to vanish. Only a process in an uninterruptible call takes any time, and
+/// it never runs the command's code again.
+const VANISH: Duration = Duration::from_secs(10);
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Ask the group to end.
+    Terminate,
+    /// End the group.
+    Kill,
+    /// Stop waiting for what cannot be killed.
+    GiveUp,
+}
+
+/// The plan, on `CLOCK_BOOTTIME`.
+#[derive(Debug)]
+pub(super) struct Plan {
+    grace: Duration,
+    /// When the lease ends, and how long before that the command is asked to end.
+    lease: Option<(Duration, Duration)>,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Watching,
+    Ending { kill_at: Duration },
+    Killed { give_up_at: Duration },
+    Over,
+}
+
+impl Plan {
+    pub(super) fn new(grace: Duration) -> Self {
+        Self { grace, lease: None, phase: Phase::Watching }
+    }
+
+    /// The lease now ends at `until`.
+    pub(super) fn lease(&mut self, until: Duration, margin: Duration) {
+        self.lease = Some((until, margin));
+    }
+
+    /// Whether the command has been asked to end.
+    pub(super) fn is_ending(&self) -> bool {
+        !matches!(self.phase, Phase::Watching)
+    }
+
+    /// The command has to end, whatever the lease says.
+    pub(super) fn end(&mut self, now: Duration) -> Option<Step> {
+        match self.phase {
+            Phase::Watching => Some(self.begin(now)),
+            _ => None,
+        }
+    }
+
+    /// What has fallen due.
+    pub(super) fn due(&mut self, now: Duration) -> Option<Step> {
+        match self.phase {
+            Phase::Watching => {
+                let (until, margin) = self.lease?;
+                (now >= until.saturating_sub(margin)).then(|| self.begin(now))
+            }
+            Phase::Ending { kill_at } => (now >= kill_at).then(|| self.kill(now)),
+            Phase::Killed { give_up_at } => (now >= give_up_at).then(|| {
+                self.phase = Phase::Over;
+                Step::GiveUp
+            }),
+            Phase::Over => None,
+        }
+    }
+
+    /// When to ask again.
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Watching => self.lease.map(|(until, margin)| until.saturating_sub(margin)),
+            Phase::Ending { kill_at } => Some(kill_at),
+            Phase::Killed { give_up_at } => Some(give_up_at),
+            Phase::Over => None,
+        }
+    }
+
+    /// KILL comes after the grace, but never after the end of the lease: somebody else may have the lock then.
+    fn begin(&mut self, now: Duration) -> Step {
+        let patient = now.saturating_add(self.grace);
+        let kill_at = self.lease.map_or(patient, |(until, _)| until.min(patient));
+        if kill_at <= now {
+            return self.kill(now);
+        }
+        self.phase = Phase::Ending { kill_at };
+        Step::Terminate
+    }
+
+    fn kill(&mut self, now: Duration) -> Step {
+        self.phase = Phase::Killed { give_up_at: now.saturating_add(VANISH) };
+        Step::Kill
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_lease_that_is_not_renewed_ends_the_command_within_it() {
+        let mut plan = Plan::new(at(5));
+        plan.lease(at(130), at(5));
+        assert_eq!(plan.due(at(124)), None);
+        assert_eq!(plan.wake_at(), Some(at(125)));
+        assert_eq!(plan.due(at(125)), Some(Step::Terminate));
+        assert_eq!(plan.wake_at(), Some(at(130)));
+        assert_eq!(plan.due(at(129)), None);
+        assert_eq!(plan.due(at(130)), Some(Step::Kill));
+        assert_eq!(plan.due(at(130) + VANISH), Some(Step::GiveUp));
+        assert_eq!((plan.due(at(999)), plan.wake_at()), (None, None));
+    }
+
+    #[test]
+    fn a_renewal_moves_the_plan() {
+        let mut plan = Plan::new(at(5));
+        plan.lease(at(130), at(5));
+        plan.lease(at(140), at(5));
+        assert_eq!(plan.due(at(130)), None);
+        assert_eq!(plan.wake_at(), Some(at(135)));
+    }
+
+    #[test]
+    fn a_guardian_that_slept_past_the_lease_kills_at_once() {
+        let mut plan = Plan::new(at(5));
+        plan.lease(at(130), at(5));
+        assert_eq!(plan.due(at(131)), Some(Step::Kill));
+    }
+
+    #[test]
+    fn a_lost_lock_gives_the_command_its_grace_but_not_past_the_lease() {
+        let mut plan = Plan::new(at(5));
+        assert_eq!(plan.end(at(100)), Some(Step::Terminate));
+        assert_eq!(plan.wake_at(), Some(at(105)));
+        assert_eq!(plan.end(at(101)), None, "asked once");
+
+        let mut plan = Plan::new(at(50));
+        plan.lease(at(130), at(5));
+        assert_eq!(plan.end(at(100)), Some(Step::Terminate));
+        assert_eq!(plan.wake_at(), Some(at(130)));
+    }
+
+    #[test]
+    fn no_grace_means_kill() {
+        assert_eq!(Plan::new(at(0)).end(at(100)), Some(Step::Kill));
+    }
+
+    #[test]
+    fn a_lock_without_an_end_never_falls_due() {
+        let mut plan = Plan::new(at(5));
+        assert_eq!((plan.due(Duration::MAX), plan.wake_at()), (None, None));
+    }
+}

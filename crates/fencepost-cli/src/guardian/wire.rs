@@ -1,0 +1,144 @@
+//! What wrapper and guardian say to each other: one JSON message a packet, over a socket pair that keeps packets
+//! apart and tells each side when the other is gone.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Larger than any message: a name has at most 512 bytes, which JSON makes at most six times as long.
+const LARGEST: usize = 8192;
+
+/// Told to the guardian.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// The lock is held: start the command.
+    Go(Start),
+    /// The lease ends at `until` on `CLOCK_BOOTTIME`; be done by then.
+    Lease { until: Duration, margin: Duration },
+    /// The lock is lost: end the command.
+    Lost,
+    /// Pass a signal on.
+    Signal(i32),
+}
+
+/// How to start the command.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Start {
+    /// Added to its environment.
+    pub(crate) environment: Vec<(String, String)>,
+    /// Make it the terminal's foreground group.
+    pub(crate) foreground: bool,
+}
+
+/// Told by the guardian.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// The command runs; its pid is also that of its process group.
+    Started { pid: i32 },
+    /// The command could not be started, with the system's error number.
+    NotStarted { errno: i32 },
+    /// The lease was so near its end that the command was not started.
+    TooLate,
+    /// The command was stopped by a signal.
+    Stopped { signal: i32 },
+    /// The command has ended, with its wait status; `ended` if it was made to, and its group is gone.
+    Exited { status: i32, ended: bool },
+}
+
+/// Both ends of a new connection. The first does not block.
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let pair =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&pair.0, true)?;
+    Ok(pair)
+}
+
+/// Sends a message, and a descriptor with it.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("no room for a descriptor"));
+    }
+    loop {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Err(rustix::io::Errno::INTR) => {}
+            sent => return Ok(sent.map(drop)?),
+        }
+    }
+}
+
+/// Receives a message, and the descriptor that came with it; `None` when the other side is gone.
+pub(super) fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut bytes = [0u8; LARGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut buffers = [IoSliceMut::new(&mut bytes)];
+        match rustix::net::recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            // Unread messages of ours died with the other side.
+            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            received => break received?,
+        }
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, descriptor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_descriptor_travels_with_its_message() {
+        let (here, there) = pair().unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        send(here.as_fd(), &Order::Go(Start::default()), Some(writer.as_fd())).unwrap();
+        send(here.as_fd(), &Order::Signal(15), None).unwrap();
+        drop((here, writer));
+
+        let (order, descriptor) = receive::<Order>(there.as_fd()).unwrap().unwrap();
+        assert!(matches!(order, Order::Go(_)));
+        rustix::io::write(descriptor.unwrap(), b"x").unwrap();
+        assert_eq!(rustix::io::read(&reader, &mut [0u8; 4]).unwrap(), 1);
+
+        let (order, descriptor) = receive::<Order>(there.as_fd()).unwrap().unwrap();
+        assert!(matches!(order, Order::Signal(15)) && descriptor.is_none());
+        assert!(receive::<Order>(there.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_longest_name_fits_into_a_message() {
+        let (here, there) = pair().unwrap();
+        let name = "\u{1}".repeat(fencepost::MAX_NAME);
+        let start =
+            Start { environment: vec![("FENCEPOST_NAME".to_owned(), name.clone())], foreground: true };
+        send(here.as_fd(), &Order::Go(start), None).unwrap();
+        let (order, _) = receive::<Order>(there.as_fd()).unwrap().unwrap();
+        assert!(matches!(order, Order::Go(start) if start.environment[0].1 == name));
+    }
+}

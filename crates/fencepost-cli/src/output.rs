@@ -1,0 +1,139 @@
+//! What people and programs read: results on stdout, everything else on stderr, JSON where asked for.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use fencepost::{Holder, format_duration};
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::exit::{Failure, system};
+
+/// How to talk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Console {
+    pub(crate) json: bool,
+    quiet: bool,
+}
+
+impl Console {
+    pub(crate) fn new(global: &Global) -> Self {
+        Self { json: global.json, quiet: global.quiet }
+    }
+
+    /// For errors that come before the arguments are known.
+    pub(crate) fn plain_json() -> Self {
+        Self { json: true, quiet: true }
+    }
+
+    /// Prints a result: JSON if asked for, else text.
+    pub(crate) fn result(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        let mut out =
+            if self.json { serde_json::to_string(json).map_err(system("writing JSON"))? } else { text() };
+        if out.is_empty() {
+            return Ok(());
+        }
+        if !out.ends_with('\n') {
+            out.push('\n');
+        }
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).map_err(system("writing to stdout"))
+    }
+
+    /// Says something that nobody has to read.
+    pub(crate) fn note(&self, text: &str) {
+        if self.is_chatty() {
+            let _ = writeln!(io::stderr(), "fencepost: {text}");
+        }
+    }
+
+    /// Whether people may read along.
+    pub(crate) fn is_chatty(&self) -> bool {
+        !self.quiet && !self.json
+    }
+
+    /// Whether a line on stderr can be written over.
+    pub(crate) fn has_live_line(&self) -> bool {
+        self.is_chatty() && io::stderr().is_terminal()
+    }
+
+    /// Says what went wrong and what to do next.
+    pub(crate) fn fail(&self, failure: &Failure) {
+        let Some(report) = failure.report() else { return };
+        let mut stderr = io::stderr().lock();
+        if self.json {
+            let json = serde_json::to_string(&report).unwrap_or_else(|_| r#"{"error":"system"}"#.to_owned());
+            let _ = writeln!(stderr, "{json}");
+            return;
+        }
+        let _ = writeln!(stderr, "fencepost: {}", report.message);
+        if let Some(next) = failure.next_step() {
+            let _ = writeln!(stderr, "  next: {next}");
+        }
+    }
+}
+
+/// Text from others, fit for a terminal.
+pub(crate) fn shown(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+/// Holders as a table.
+pub(crate) fn table(holders: &[Holder]) -> String {
+    if holders.is_empty() {
+        return String::new();
+    }
+    let head = ["NAME", "TOKEN", "HOST", "PID", "AGE", "LEFT", "NOTE"].map(str::to_owned);
+    let rows: Vec<[String; 7]> = std::iter::once(head).chain(holders.iter().map(row)).collect();
+    let mut widths = [0; 7];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in &rows {
+        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn row(holder: &Holder) -> [String; 7] {
+    let unknown = || "-".to_owned();
+    let duration = |duration: Option<Duration>| duration.map_or_else(unknown, format_duration);
+    let mut note = holder.note.as_deref().map(shown).unwrap_or_default();
+    if let Some(reason) = &holder.revoked {
+        note = format!("{note} (force-release asked for: {})", shown(reason)).trim_start().to_owned();
+    }
+    [
+        shown(holder.name.as_str()),
+        holder.token.map_or_else(unknown, |token| token.to_string()),
+        holder.host.as_deref().map_or_else(unknown, shown),
+        holder.pid.map_or_else(unknown, |pid| pid.to_string()),
+        duration(holder.age()),
+        duration(holder.expires_in),
+        note,
+    ]
+}
+
+/// One holder, a line a fact.
+pub(crate) fn details(holder: &Holder) -> String {
+    let left = holder.expires_in.map_or_else(|| "until released".to_owned(), format_duration);
+    let facts = [
+        ("name", Some(shown(holder.name.as_str()))),
+        (
+            "owner",
+            Some(holder.owner.map_or_else(|| "a foreign client".to_owned(), |owner| owner.to_string())),
+        ),
+        ("token", holder.token.map(|token| token.to_string())),
+        ("host", holder.host.as_deref().map(shown)),
+        ("pid", holder.pid.map(|pid| pid.to_string())),
+        ("age", holder.age().map(format_duration)),
+        ("left", Some(left)),
+        ("note", holder.note.as_deref().filter(|note| !note.is_empty()).map(shown)),
+        ("revoked", holder.revoked.as_deref().map(shown)),
+    ];
+    facts.iter().filter_map(|(key, value)| Some(format!("{key:8} {}\n", value.as_ref()?))).collect()
+}

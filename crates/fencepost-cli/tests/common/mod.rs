@@ -1,0 +1,169 @@
+//! What the tests of all subcommands share: a store of their own, and the real binary.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use fencepost_testkit::{eventually, redis::Server};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A store that ends with the test, and a folder for what commands write.
+pub(crate) struct Store {
+    pub(crate) url: String,
+    folder: TempDir,
+    pub(crate) server: Option<Server>,
+}
+
+impl Store {
+    pub(crate) fn file() -> Self {
+        let folder = TempDir::new().unwrap();
+        let url = format!("file://{}", folder.path().join("locks").display());
+        Self { url, folder, server: None }
+    }
+
+    pub(crate) fn redis() -> Self {
+        Self::on(Server::start())
+    }
+
+    pub(crate) fn on(server: Server) -> Self {
+        Self { url: server.url(), folder: TempDir::new().unwrap(), server: Some(server) }
+    }
+
+    /// `fencepost WORDS…` on this store, in its folder.
+    pub(crate) fn fencepost(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+        command.args(words).current_dir(self.folder.path()).env("FENCEPOST_STORE", &self.url);
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn output(&self, words: &[&str]) -> Output {
+        self.fencepost(words).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs it to its end, which must be a good one; returns its stdout.
+    pub(crate) fn succeed(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        text(&output.stdout)
+    }
+
+    /// Runs it to its end, which must be a good one; returns the JSON it printed.
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.succeed(words)).unwrap()
+    }
+
+    /// Starts it in the background.
+    pub(crate) fn start(&self, words: &[&str]) -> Running {
+        let mut command = self.fencepost(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(command)
+    }
+
+    /// Starts a holder of a lock that goes on until `stop` is created, and waits until it holds.
+    pub(crate) fn hold(&self, name: &str, options: &[&str]) -> Running {
+        let script = "touch held-$$; until [ -e stop ]; do sleep 0.01; done";
+        let words = [&["run", name], options, &["--", "sh", "-c", script]].concat();
+        let running = self.start(&words);
+        eventually("the lock is held", || {
+            let mut files = std::fs::read_dir(self.folder.path()).unwrap();
+            files.any(|file| file.unwrap().file_name().to_string_lossy().starts_with("held-"))
+        });
+        running
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The first line of a file in the folder, as soon as there is one.
+    pub(crate) fn line(&self, name: &str) -> String {
+        let mut line = None;
+        eventually(&format!("a line in `{name}`"), || {
+            line = complete_line(&self.path(name));
+            line.is_some()
+        });
+        line.unwrap()
+    }
+
+    /// A pid that a command wrote to a file.
+    pub(crate) fn pid(&self, name: &str) -> Pid {
+        pid(self.line(name).parse().unwrap())
+    }
+}
+
+fn complete_line(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.split_once('\n').map(|(line, _)| line.to_owned())
+}
+
+/// A process in the background that does not outlive the test.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        pid(self.0.as_ref().unwrap().id().try_into().unwrap())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn write(&mut self, text: &str) {
+        self.0.as_mut().unwrap().stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// The pipe of its stderr.
+    pub(crate) fn stderr(&mut self) -> std::process::ChildStderr {
+        self.0.as_mut().unwrap().stderr.take().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+pub(crate) fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("killed: {output:?}"))
+}
+
+/// Checks an exit code and that stderr has all of these words.
+#[track_caller]
+pub(crate) fn assert_fails(output: &Output, expected: i32, words: &[&str]) {
+    assert_eq!(code(output), expected, "{output:?}");
+    let stderr = text(&output.stderr);
+    for word in words {
+        assert!(stderr.contains(word), "no `{word}` in: {stderr}");
+    }
+}
+
+fn pid(raw: i32) -> Pid {
+    Pid::from_raw(raw).unwrap()
+}
+
+/// Whether a process runs code: it exists and is not a zombie that nobody has collected.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or_default().starts_with(['Z', 'X']))
+}

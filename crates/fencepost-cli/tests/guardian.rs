@@ -1,0 +1,115 @@
+//! `run`, when things go wrong: the command's process group never outlives the lock.
+
+mod common;
+
+use common::{Store, assert_fails, code, is_alive};
+use fencepost_testkit::eventually;
+use rustix::process::{Signal, kill_process};
+
+/// A command with a child in the background; both ignore TERM, and say who they and their guardian are.
+const STUBBORN: &str = "trap '' TERM; sh -c 'echo $$ > grandchild; while :; do sleep 0.01; done' & \
+    echo $PPID > guardian; echo $$ > child; wait";
+
+/// Writes the token, and `overlap` if the stubborn command still runs.
+const SUCCESSOR: &str = "for pid in $(cat child grandchild); do \
+    case $(cut -d ' ' -f 3 /proc/$pid/stat 2>/dev/null) in ''|Z|X) ;; *) touch overlap ;; esac; done; \
+    echo $FENCEPOST_TOKEN > successor";
+
+#[test]
+fn killing_the_wrapper_ends_the_group_before_the_next_one_starts_on_files() {
+    let store = Store::file();
+    let holder = store.start(&["run", "--ttl", "1h", "--grace", "200ms", "job", "--", "sh", "-c", STUBBORN]);
+    let group = [store.pid("child"), store.pid("grandchild"), store.pid("guardian")];
+    let next = store.start(&["run", "job", "--", "sh", "-c", SUCCESSOR]);
+    holder.signal(Signal::KILL);
+    holder.end();
+    assert_eq!(code(&next.end()), 0);
+    store.line("successor");
+    assert!(!store.path("overlap").exists(), "the lock was free before the command had ended");
+    assert!(!group.into_iter().any(is_alive));
+}
+
+#[test]
+fn killing_the_wrapper_frees_the_lock_when_its_lease_ends_on_redis() {
+    let store = Store::redis();
+    let holder = store.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", STUBBORN]);
+    let group = [store.pid("child"), store.pid("grandchild")];
+    holder.signal(Signal::KILL);
+    holder.end();
+    assert_eq!(code(&store.output(&["run", "job", "--", "sh", "-c", SUCCESSOR])), 0);
+    assert!(!store.path("overlap").exists(), "the command outlived its lease");
+    assert!(!group.into_iter().any(is_alive));
+}
+
+#[test]
+fn a_wrapper_that_stalls_past_its_lease_loses_the_command_first_and_exits_70() {
+    let store = Store::redis();
+    let holder = store.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", STUBBORN]);
+    let group = [store.pid("child"), store.pid("grandchild")];
+    holder.signal(Signal::STOP);
+    assert_eq!(code(&store.output(&["run", "job", "--", "sh", "-c", SUCCESSOR])), 0);
+    assert!(!store.path("overlap").exists(), "the command outlived its lease");
+    assert!(!group.into_iter().any(is_alive));
+    holder.signal(Signal::CONT);
+    assert_fails(&holder.end(), 70, &["lock `job` was lost", "stood still", "the command was ended"]);
+}
+
+#[test]
+fn a_store_that_stops_answering_ends_the_command_within_the_lease() {
+    let store = Store::redis();
+    let holder = store.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", STUBBORN]);
+    let group = [store.pid("child"), store.pid("grandchild")];
+    store.server.as_ref().unwrap().pause();
+    let output = holder.end();
+    store.server.as_ref().unwrap().resume();
+    assert_fails(&output, 70, &["lock `job` was", "the command was ended"]);
+    assert!(!group.into_iter().any(is_alive));
+}
+
+#[test]
+fn killing_the_guardian_ends_the_command() {
+    for store in [Store::file(), Store::redis()] {
+        let holder = store.start(&["run", "job", "--", "sh", "-c", STUBBORN]);
+        let group = [store.pid("child"), store.pid("grandchild")];
+        kill_process(store.pid("guardian"), Signal::KILL).unwrap();
+        assert_fails(&holder.end(), 70, &["the guardian of lock `job` was killed"]);
+        assert!(!group.into_iter().any(is_alive));
+        store.succeed(&["run", "--try", "job", "--", "true"]);
+    }
+}
+
+#[test]
+fn a_command_that_outstays_its_time_is_ended() {
+    for store in [Store::file(), Store::redis()] {
+        let words = ["run", "--max-hold", "500ms", "--grace", "100ms", "job", "--", "sh", "-c", STUBBORN];
+        assert_fails(&store.output(&words), 70, &["lock `job`", "max_hold", "the command was ended"]);
+        assert!(!is_alive(store.pid("child")));
+        store.succeed(&["run", "--wait", "10s", "job", "--", "true"]);
+    }
+}
+
+#[test]
+fn term_comes_before_kill() {
+    let store = Store::file();
+    let script = "trap 'echo asked > asked; exit' TERM; echo $$ > child; while :; do sleep 0.01; done";
+    let holder = store.start(&["run", "--grace", "1h", "job", "--", "sh", "-c", script]);
+    let child = store.pid("child");
+    holder.signal(Signal::KILL);
+    holder.end();
+    store.line("asked");
+    eventually("the command is gone", || !is_alive(child));
+    store.succeed(&["run", "job", "--", "true"]);
+}
+
+#[test]
+fn what_the_command_leaves_in_the_background_goes_on_without_the_lock() {
+    let store = Store::file();
+    let script = "sh -c 'echo $$ > left; until [ -e stop ]; do sleep 0.01; done' >/dev/null 2>&1 & \
+        until [ -e left ]; do sleep 0.01; done";
+    store.succeed(&["run", "job", "--", "sh", "-c", script]);
+    store.succeed(&["run", "--try", "job", "--", "true"]);
+    let left = store.pid("left");
+    assert!(is_alive(left));
+    std::fs::write(store.path("stop"), "").unwrap();
+    eventually("it has ended by itself", || !is_alive(left));
+}

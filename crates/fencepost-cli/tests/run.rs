@@ -1,0 +1,186 @@
+//! `run`: the command's view of it, exclusion, and what the exit code says.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use common::{Store, assert_fails, code, text};
+use rustix::process::Signal;
+
+#[test]
+fn the_exit_code_is_the_commands_own() {
+    let store = Store::file();
+    for (script, expected) in [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
+        let output = store.output(&["run", "job", "--", "sh", "-c", script]);
+        assert_eq!(code(&output), expected, "{script}: {output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_run_ends_as_in_a_shell() {
+    let store = Store::file();
+    assert_fails(&store.output(&["run", "job", "--", "no-such-command"]), 127, &["`no-such-command`"]);
+    assert_fails(&store.output(&["run", "job", "--", "/etc/passwd"]), 126, &["`/etc/passwd`"]);
+    assert_eq!(store.succeed(&["list"]), "", "nothing stays locked");
+}
+
+#[test]
+fn the_command_sees_name_owner_and_a_token_that_grows() {
+    let store = Store::file();
+    let script = r#"echo "$FENCEPOST_NAME"; echo "$FENCEPOST_TOKEN"; echo "$FENCEPOST_OWNER""#;
+    let mut last = 0;
+    for _ in 0..3 {
+        let out = store.succeed(&["run", "a name: ü", "--", "sh", "-c", script]);
+        let lines: Vec<_> = out.lines().collect();
+        assert_eq!(lines[0], "a name: ü");
+        let token = lines[1].parse::<u64>().unwrap();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        assert_eq!(lines[2].len(), 36, "{out}");
+    }
+}
+
+#[test]
+fn stdin_and_stdout_are_passed_through() {
+    let store = Store::file();
+    let mut command = store.fencepost(&["run", "job", "--", "cat"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = common::Running::start(command);
+    running.write("through\n");
+    assert_eq!(text(&running.end().stdout), "through\n");
+}
+
+#[test]
+fn the_command_inherits_no_descriptor_and_no_changed_signal() {
+    let store = Store::file();
+    assert_eq!(store.succeed(&["run", "job", "--", "ls", "/proc/self/fd"]), "0\n1\n2\n3\n");
+
+    let status = ["grep", "^Sig[BI]", "/proc/self/status"];
+    for prefix in ["", "trap '' HUP TSTP CHLD; "] {
+        let script = format!("{prefix}exec \"$@\"");
+        let plain =
+            std::process::Command::new("sh").args(["-c", &script, "sh"]).args(status).output().unwrap();
+        let mut under = std::process::Command::new("sh");
+        under.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_fencepost"), "--store", &store.url]);
+        let under = under.args(["run", "job", "--"]).args(status).output().unwrap();
+        assert_eq!(text(&under.stdout), text(&plain.stdout), "{under:?}");
+    }
+}
+
+#[test]
+fn twenty_at_once_never_overlap_and_see_growing_tokens_on_files() {
+    twenty_at_once(&Store::file());
+}
+
+#[test]
+fn twenty_at_once_never_overlap_and_see_growing_tokens_on_redis() {
+    twenty_at_once(&Store::redis());
+}
+
+fn twenty_at_once(store: &Store) {
+    let script = "mkdir inside || touch overlap; echo $FENCEPOST_TOKEN >> tokens; rmdir inside";
+    let running: Vec<_> = (0..20).map(|_| store.start(&["run", "job", "--", "sh", "-c", script])).collect();
+    for running in running {
+        let output = running.end();
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert!(!store.path("overlap").exists(), "two held the lock at once");
+    let tokens = std::fs::read_to_string(store.path("tokens")).unwrap();
+    let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(tokens.len(), 20);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[test]
+fn a_busy_lock_names_its_holder_and_the_next_step() {
+    let store = Store::file();
+    let holder = store.hold("job", &["--note", "nightly backup"]);
+    let host = text(&std::process::Command::new("uname").arg("-n").output().unwrap().stdout);
+    let pid = format!("pid {}", holder.pid().as_raw_nonzero());
+    let words = ["`job` is busy", host.trim(), &pid, "nightly backup", "held for", "--wait"];
+    assert_fails(&store.output(&["run", "--try", "job", "--", "true"]), 75, &words);
+    let words = ["not free within", &pid, "nightly backup", "force-release"];
+    assert_fails(&store.output(&["run", "--wait", "50ms", "job", "--", "true"]), 75, &words);
+    assert_fails(&store.output(&["run", "--try", "--busy-code", "9", "job", "--", "true"]), 9, &["busy"]);
+
+    let output = store.output(&["--json", "run", "--try", "job", "--", "true"]);
+    assert_eq!(code(&output), 75);
+    let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!((&error["error"], &error["name"]), (&"busy".into(), &"job".into()));
+    assert_eq!(error["holder"]["note"], "nightly backup");
+    assert_eq!(error["holder"]["pid"], holder.pid().as_raw_nonzero().get());
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let store = Store::file();
+    for (signal, name, expected) in [
+        (Signal::INT, "INT", 11),
+        (Signal::TERM, "TERM", 12),
+        (Signal::HUP, "HUP", 13),
+        (Signal::QUIT, "QUIT", 14),
+    ] {
+        let script =
+            format!("trap 'exit {expected}' {name}; echo ready > ready-{name}; while :; do sleep 0.01; done");
+        let running = store.start(&["run", "job", "--", "sh", "-c", &script]);
+        store.line(&format!("ready-{name}"));
+        running.signal(signal);
+        assert_eq!(code(&running.end()), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
+    for store in [Store::file(), Store::redis()] {
+        let holder = store.hold("job", &[]);
+        for (signal, expected) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+            let mut waiter = store.start(&["run", "job", "--", "touch", "ran"]);
+            let mut line = String::new();
+            let mut stderr = BufReader::new(waiter.stderr());
+            stderr.read_line(&mut line).unwrap();
+            assert!(line.contains("waiting for lock `job`") && line.contains("held by host"), "{line}");
+            waiter.signal(signal);
+            assert_eq!(code(&waiter.end()), expected);
+        }
+        std::fs::write(store.path("stop"), "").unwrap();
+        assert_eq!(code(&holder.end()), 0);
+        assert_eq!(store.succeed(&["list"]), "");
+        assert!(!store.path("ran").exists());
+    }
+}
+
+#[test]
+fn wrong_usage_is_64_and_says_what_is_wrong() {
+    let store = Store::file();
+    for (words, expected) in [
+        (&["run"][..], "<NAME>"),
+        (&["run", "job", "true"][..], "unexpected argument"),
+        (&["run", "job", "--ttl", "5", "--", "true"][..], "not a duration"),
+        (&["run", "job", "--ttl", "1ms", "--", "true"][..], "a ttl lies between"),
+        (&["run", "", "--", "true"][..], "must not be empty"),
+        (&["run", &"x".repeat(513), "--", "true"][..], "at most 512 bytes"),
+        (&["run", "job", "--try", "--wait", "1s", "--", "true"][..], "cannot be used with"),
+        (&["lock", "job"][..], "unrecognized subcommand"),
+        (&["--store", "nfs:x", "list"][..], "known are `file:`"),
+        (&["--store", "redis", "list"][..], "no scheme"),
+        (&["--store-file", "missing", "list"][..], "`missing`"),
+        (&["release", "nonsense"][..], "handle"),
+    ] {
+        assert_fails(&store.output(words), 64, &[expected]);
+    }
+    let output = store.output(&["--json", "lock"]);
+    let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!((code(&output), &error["error"]), (64, &"usage".into()));
+}
+
+#[test]
+fn the_flag_wins_over_the_environment() {
+    let (here, there) = (Store::file(), Store::file());
+    let _holder = there.hold("job", &[]);
+    here.succeed(&["run", "--try", "job", "--", "true"]);
+    assert_fails(&here.output(&["--store", &there.url, "run", "--try", "job", "--", "true"]), 75, &["busy"]);
+    std::fs::write(here.path("url"), format!("{}\n", there.url)).unwrap();
+    assert_fails(&here.output(&["--store-file", "url", "run", "--try", "job", "--", "true"]), 75, &["busy"]);
+}
