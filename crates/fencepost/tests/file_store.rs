@@ -154,6 +154,8 @@ async fn act(what: &str, url: &str) {
         }
         "exec" => {
             let guard = lock.acquire().await.unwrap();
+            // Outlives us on purpose; the parent ends it.
+            #[allow(clippy::zombie_processes)]
             let stray = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
             say(&stray.id().to_string());
             wait_for_parent();
@@ -618,13 +620,13 @@ async fn full(locks: &Locks) {
     before.release().await.unwrap();
     let limit = getrlimit(Resource::Fsize);
     for bytes in [0, 20, 100] {
-        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit.clone() }).unwrap();
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit }).unwrap();
         for name in ["job", "new"] {
             let error = locks.lock(name).try_acquire().await.unwrap_err();
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
             assert!(error.to_string().contains(&format!("{name}.lock")), "{error}");
         }
-        setrlimit(Resource::Fsize, limit.clone()).unwrap();
+        setrlimit(Resource::Fsize, limit).unwrap();
         assert!(locks.list("").await.unwrap().is_empty());
     }
     let after = held(locks, "job").await;
