@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use super::bell::{Bell, wait_for_change};
+use super::bell::Bell;
 use super::claim::Claim;
 use super::lockfile::LockFile;
 use super::{Shared, place};
@@ -158,7 +158,7 @@ fn contend(shared: &Arc<Shared>, name: &Name, thread: u64) {
                 match listening.take() {
                     Some(bell) => {
                         shared.put_back(name, waiter, Some(Bell::clone(&bell)));
-                        wait_for_change(&bell, left);
+                        bell.wait_for(left);
                     }
                     // Listen first, then look again: a change in between is not missed.
                     None => match Bell::listening(&shared.place.path.join(&file_name)) {
