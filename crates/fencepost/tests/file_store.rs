@@ -1,5 +1,6 @@
 //! The file store against real files and real processes. A child is this test binary again: it runs the one test
 //! `child`, which does what its environment says.
+#![cfg(feature = "file")]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -137,7 +137,7 @@ impl Shared {
                 source: format!(
                     "lock file `{}` belongs to lock `{}`, not to `{name}`; {}",
                     self.place.path.join(file_name).display(),
-                    record.name,
+                    record.name.escape_debug(),
                     next_step(name)
                 )
                 .into(),
@@ -195,10 +195,12 @@ impl Shared {
 }
 
 fn next_step(name: &Name) -> String {
+    let plain =
+        name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b":/@+,=._-".contains(&byte));
+    let name = if plain { name.to_string() } else { format!("'{}'", name.as_str().replace('\'', r"'\''")) };
     format!(
-        "once you are sure that nobody holds the lock, start it over with `fencepost force-release {} --now \
-         --reason …`",
-        crate::text::encode(name.as_str(), b":/@+,=")
+        "once you are sure that nobody holds the lock, start it over with `fencepost force-release {name} --now \
+         --reason …`"
     )
 }
 

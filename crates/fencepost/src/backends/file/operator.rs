@@ -130,15 +130,16 @@ impl Shared {
             let fresh = Record { state: State::Free, token: token.get(), durable: self.durable, ..record };
             LockFile::replace(&self.place, &file_name, &fresh, self.durable).map_err(failed)?;
         } else {
-            file.touch().map_err(failed)?;
             if self.durable {
                 file.sync(&self.place, false).map_err(failed)?;
             }
             // If another one took the lock before it could see the reserved token, that token is not ours to give.
+            // Looked at before the victim hears of it: a successor of one that lets go at once is none of our business.
             let after = file.peek().map_err(failed)?;
             if self.record(&after, name, &file_name)?.is_none_or(|after| after.owner != owner) {
                 return Ok(None);
             }
+            file.touch().map_err(failed)?;
         }
         let mut victim = holder(name, &page, &record, &self.now());
         victim.revoked = Some(reason.to_owned());
