@@ -1,4 +1,5 @@
 //! `run` under an interactive shell on a real terminal: Ctrl-C, Ctrl-Z, `fg`, `bg`, pipelines, and the waiting line.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -34,7 +35,11 @@ impl Shell {
         // A session of its own, with this terminal.
         let mut shell = Command::new("setsid");
         shell.args(["--ctty", "--wait", "bash", "--norc", "--noprofile", "-i"]);
-        shell.current_dir(store.path("")).env("FENCEPOST_STORE", &store.url).env("PS1", "").env("TERM", "dumb");
+        shell
+            .current_dir(store.path(""))
+            .env("FENCEPOST_STORE", &store.url)
+            .env("PS1", "")
+            .env("TERM", "dumb");
         shell.env("FENCEPOST", env!("CARGO_BIN_EXE_fencepost"));
         shell.stdin(Stdio::from(terminal())).stdout(Stdio::from(terminal())).stderr(Stdio::from(terminal()));
         let shell = Running::start(shell);
