@@ -91,31 +91,22 @@ impl Guard {
     /// Waits until the state is of another kind than now (held, at risk, lost) and returns it. Returns at once if
     /// the lock is lost.
     pub async fn changed(&self) -> State {
-        let mut watch = self.held.watch();
         let before = self.state();
         if before.is_lost() {
             return before;
         }
-        loop {
-            let now = self.state();
-            if std::mem::discriminant(&now) != std::mem::discriminant(&before) {
-                return now;
-            }
-            // The sender lives as long as this guard.
-            let _ = watch.changed().await;
-        }
+        let kind = std::mem::discriminant(&before);
+        self.held.until(|| Some(self.state()).filter(|now| std::mem::discriminant(now) != kind)).await
     }
 
     /// Waits until the lock is lost and says why. Prompt as your executor allows; for an exact answer at a given
     /// moment ask [`state`](Self::state).
     pub async fn lost(&self) -> Loss {
-        let mut watch = self.held.watch();
-        loop {
-            if let State::Lost(why) = self.state() {
-                return why;
-            }
-            let _ = watch.changed().await;
-        }
+        let lost = || match self.state() {
+            State::Lost(why) => Some(why),
+            _ => None,
+        };
+        self.held.until(lost).await
     }
 
     /// Makes the lease end one ttl from now; returns the time left (`None`: it has no end).
@@ -205,7 +196,7 @@ impl Guard {
 
     /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
     pub fn valid_until_boottime(&self) -> Option<Duration> {
-        self.held.until().map(crate::clock::Moment::since_origin)
+        self.held.valid_until().map(crate::clock::Moment::since_origin)
     }
 }
 
