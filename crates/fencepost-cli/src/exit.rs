@@ -116,6 +116,7 @@ impl Failure {
         let error = match self {
             Self::Lock(error) | Self::Busy(error, _) => error,
             Self::Usage(_) => return Some("see `fencepost --help`".to_owned()),
+            Self::Ended { name, .. } => return Some(who_has(name)),
             _ => return None,
         };
         Some(match error {
@@ -129,9 +130,7 @@ impl Failure {
             Error::Unavailable { .. } => {
                 "check that the store runs and that `--store` or FENCEPOST_STORE names it".to_owned()
             }
-            Error::Lost { name, .. } => {
-                format!("see who has it now with `fencepost show {}`", quoted(name.as_str()))
-            }
+            Error::Lost { name, .. } => who_has(name),
             _ => return None,
         })
     }
@@ -170,6 +169,10 @@ fn kind(error: &Error) -> &'static str {
         Error::Config { .. } => "config",
         _ => "store",
     }
+}
+
+fn who_has(name: &Name) -> String {
+    format!("see who has it now with `fencepost show {}`", quoted(name.as_str()))
 }
 
 /// 128 + N, as shells say it.

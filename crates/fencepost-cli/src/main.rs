@@ -1,5 +1,8 @@
 //! The `fencepost` command: arguments in, one `match` from result to exit code out.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("the command line needs Linux (signalfd, timerfd, subreapers); the library does not");
+
 mod args;
 mod cmd;
 mod exit;

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libc::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, c_int, sigset_t};
+use libc::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, c_int, sigset_t};
 use tokio::io::unix::AsyncFd;
 
 /// What a terminal, a shell or an operator sends to a command that shall end.
@@ -57,12 +57,14 @@ pub(crate) struct Caught {
 }
 
 impl Caught {
-    /// Catches what shall end us, and with `stops` also the terminal's stop. Call before any thread starts.
+    /// Catches what shall end us, and with `stops` also what stops and continues a job. Call before any thread
+    /// starts.
     ///
     /// What the parent has told us to ignore (`nohup`) stays ignored.
     pub(crate) fn start(stops: bool) -> io::Result<Self> {
         let inherited = Inherited::record()?;
-        let wanted = ENDING.into_iter().chain(stops.then_some(SIGTSTP));
+        let stopping: &[c_int] = if stops { &[SIGTSTP, SIGCONT] } else { &[] };
+        let wanted = ENDING.iter().chain(stopping).copied();
         let wanted: Vec<_> = wanted.filter(|signal| !inherited.ignores(*signal)).collect();
         let fd = descriptor(&wanted)?;
         if stops {

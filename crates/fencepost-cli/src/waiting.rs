@@ -33,6 +33,7 @@ pub(crate) async fn acquire(
 pub(crate) async fn ending(signals: &Incoming) -> i32 {
     loop {
         match signals.next().await {
+            libc::SIGCONT => {}
             // The rest of our group was sent its own.
             libc::SIGTSTP => {
                 let _ =
@@ -75,8 +76,9 @@ struct LiveLine {
 
 impl LiveLine {
     fn write(&mut self, text: &str) {
-        let width = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).map_or(80, |size| size.ws_col);
-        let room = usize::from(width).saturating_sub(1);
+        let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
+        let width = size.ok().map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
+        let room = usize::from(width) - 1;
         let text: String = text.chars().take(room).collect();
         let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
         self.written = true;

@@ -1,4 +1,5 @@
 //! `force-release`: the victim learns the reason, the operator gets a larger token.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

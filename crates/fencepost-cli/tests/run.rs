@@ -1,12 +1,14 @@
 //! `run`: the command's view of it, exclusion, and what the exit code says.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use common::{Store, assert_fails, code, text};
-use rustix::process::Signal;
+use common::{Store, assert_fails, code, is_alive, state, text};
+use fencepost_testkit::eventually;
+use rustix::process::{Pid, Signal};
 
 #[test]
 fn the_exit_code_is_the_commands_own() {
@@ -55,7 +57,8 @@ fn stdin_and_stdout_are_passed_through() {
 #[test]
 fn the_command_inherits_no_descriptor_and_no_changed_signal() {
     let store = Store::file();
-    assert_eq!(store.succeed(&["run", "job", "--", "ls", "/proc/self/fd"]), "0\n1\n2\n3\n");
+    let plain = std::process::Command::new("ls").arg("/proc/self/fd").stdin(Stdio::null()).output().unwrap();
+    assert_eq!(store.succeed(&["run", "job", "--", "ls", "/proc/self/fd"]), text(&plain.stdout));
 
     let status = ["grep", "^Sig[BI]", "/proc/self/status"];
     for prefix in ["", "trap '' HUP TSTP CHLD; "] {
@@ -149,6 +152,38 @@ fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
         assert_eq!(store.succeed(&["list"]), "");
         assert!(!store.path("ran").exists());
     }
+}
+
+#[test]
+fn a_stopped_and_continued_wrapper_stops_and_continues_the_command() {
+    let store = Store::file();
+    let script = "echo $$ > child; until [ -e stop ]; do sleep 0.01; done";
+    let running = store.start(&["run", "job", "--", "sh", "-c", script]);
+    let child = store.pid("child");
+    running.signal(Signal::TSTP);
+    eventually("the command is stopped", || state(child) == Some('T'));
+    running.signal(Signal::CONT);
+    eventually("the command goes on", || state(child) != Some('T'));
+    std::fs::write(store.path("stop"), "").unwrap();
+    assert_eq!(code(&running.end()), 0);
+}
+
+#[test]
+fn a_waiter_that_is_killed_leaves_no_guardian() {
+    let store = Store::file();
+    let _holder = store.hold("job", &[]);
+    let waiter = store.start(&["run", "job", "--", "touch", "ran"]);
+    let mut guardian = None;
+    eventually("the guardian runs", || {
+        let pid = waiter.pid().as_raw_nonzero();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        guardian = children.ok().and_then(|pids| Pid::from_raw(pids.trim().parse().ok()?));
+        guardian.is_some()
+    });
+    waiter.signal(Signal::KILL);
+    waiter.end();
+    eventually("the guardian is gone", || !guardian.is_some_and(is_alive));
+    assert!(!store.path("ran").exists());
 }
 
 #[test]

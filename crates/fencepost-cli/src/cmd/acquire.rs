@@ -6,7 +6,7 @@ use fencepost::{Handle, Locks};
 use serde::Serialize;
 
 use crate::args::{Acquire, Global};
-use crate::exit::{Failure, Outcome, quoted, system};
+use crate::exit::{Failure, Outcome, system};
 use crate::output::Console;
 use crate::signals::{Caught, Incoming};
 use crate::{store, waiting};
@@ -61,9 +61,8 @@ async fn acquire(args: &Acquire, locks: &Locks, console: Console, signals: &Inco
     if console.has_live_line() {
         let left = left.map(fencepost::format_duration).unwrap_or_default();
         console.note(&format!(
-            "lock `{}` is yours for {left}; give it back with `fencepost release {}`",
-            handle.name(),
-            quoted(&handle.to_string())
+            "lock `{}` is yours for {left}; `fencepost extend` and `release` take the handle",
+            handle.name()
         ));
     }
     Ok(0)

@@ -139,7 +139,12 @@ impl Watch<'_> {
                     self.guardian.lost();
                     overdue = Some(Instant::now() + self.grace + OVERDUE);
                 }
-                signal = self.signals.next() => self.guardian.signal(signal),
+                signal = self.signals.next() => {
+                    // Continued: the command goes on as well, but not without the lock.
+                    if signal != libc::SIGCONT || !self.guard.state().is_lost() {
+                        self.guardian.signal(signal);
+                    }
+                }
                 _ = look.tick() => told = self.tell_lease(told),
                 () = sleep_until(overdue.unwrap_or_else(Instant::now)), if overdue.is_some() => {
                     self.guardian.take_over(group).await;

@@ -1,7 +1,7 @@
 //! The wrapper's end: starts the guardian, gives it orders, hears what becomes of the command.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -47,6 +47,9 @@ impl Leash {
             0 => {
                 drop(ours);
                 let served = process::serve(theirs, Duty { command, grace, inherited });
+                if let Err(error) = &served {
+                    let _ = writeln!(io::stderr(), "fencepost: the guardian failed: {error}");
+                }
                 std::process::exit(i32::from(served.is_err()))
             }
             pid => {

@@ -31,6 +31,8 @@ pub(super) fn serve(wrapper: OwnedFd, duty: Duty) -> io::Result<()> {
     // A group of its own: what is sent to the wrapper's group or to the command's must not end the guardian.
     rustix::process::setpgid(None, None)?;
     signals::ignore_all()?;
+    // Told apart from the wrapper in a list of processes, and not hit by a `killall -9 fencepost`.
+    let _ = rustix::thread::set_name(c"lock-guardian");
     // Orphans of the command's group become our children, so that we see when the last one is gone.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let plan = Plan::new(duty.grace);

@@ -164,6 +164,11 @@ fn pid(raw: i32) -> Pid {
 
 /// Whether a process runs code: it exists and is not a zombie that nobody has collected.
 pub(crate) fn is_alive(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    stat.is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or_default().starts_with(['Z', 'X']))
+    state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+/// The state of a process as `ps` shows it.
+pub(crate) fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
 }
