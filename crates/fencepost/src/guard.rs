@@ -124,9 +124,8 @@ impl Guard {
     /// As [`extend`](Self::extend).
     pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
         check_ttl(ttl)?;
-        let left = self.held.extend(ttl).await?;
-        self.locks.keeper().adopt(&self.held);
-        Ok(left)
+        let _back = BackToKeeper(self);
+        self.held.extend(ttl).await
     }
 
     /// Runs `work` under this guard and drops it where it stands if the lock is lost.
@@ -197,6 +196,15 @@ impl Guard {
     /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
     pub fn valid_until_boottime(&self) -> Option<Duration> {
         self.held.valid_until().map(crate::clock::Moment::since_origin)
+    }
+}
+
+/// The keeper passes over a renewal while an extension is under way. However that ends, it is the keeper's again.
+struct BackToKeeper<'a>(&'a Guard);
+
+impl Drop for BackToKeeper<'_> {
+    fn drop(&mut self) {
+        self.0.locks.keeper().adopt(&self.0.held);
     }
 }
 

@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use fencepost::{Guard, Locks};
+use fencepost::memory::{ManualClock, Store};
+use fencepost::{Guard, Locks, State};
 use fencepost_testkit::Proxy;
 
 use crate::stage::{LONG, Stage, becomes_free, bounded, patient, take, until};
@@ -170,6 +171,25 @@ async fn extend_may_be_dropped_at_any_await(stage: Stage) {
     .await;
     guard.release().await.unwrap();
     stage.is_clear().await;
+}
+
+#[tokio::test]
+async fn a_dropped_extension_leaves_renewal_to_the_keeper() {
+    let clock = ManualClock::new();
+    let store = Store::with_clock(&clock);
+    let locks = store.locks().unwrap();
+    let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    store.freeze();
+    {
+        let mut extend = pin!(guard.extend());
+        let polled = std::future::poll_fn(|context| Poll::Ready(extend.as_mut().poll(context).is_pending()));
+        assert!(polled.await);
+        // A renewal falls due, and the keeper sees that one is under way.
+        clock.advance(LONG / 3).await;
+    }
+    store.thaw();
+    until("the keeper renews", async || locks.stats().renewed == 1).await;
+    assert!(matches!(guard.state(), State::Held { .. }));
 }
 
 async fn release_may_be_dropped_at_any_await(stage: Stage) {
