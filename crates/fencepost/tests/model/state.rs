@@ -1,0 +1,200 @@
+//! What the world looks like at one moment. All times are relative (ages, and what is left), so there is no horizon:
+//! a search ends when nothing new can happen, not when a clock runs out.
+
+/// Ticks. The server may run up to one tick fast over a whole term, which is what [`DRIFT`] makes up for.
+pub(crate) const TTL: u8 = 3;
+pub(crate) const TERM: u8 = 2;
+pub(crate) const LONG: u8 = 5;
+pub(crate) const DRIFT: u8 = 1;
+
+pub(crate) const OWNERS: usize = 3;
+
+/// A short queue of messages, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Line<T>([Option<T>; 4]);
+
+impl<T: Copy> Line<T> {
+    pub(crate) const EMPTY: Self = Self([None; 4]);
+
+    pub(crate) fn push(&mut self, item: T) {
+        let Some(free) = self.0.iter_mut().find(|slot| slot.is_none()) else {
+            panic!("the limits of a search allow more messages than a line has room for");
+        };
+        *free = Some(item);
+    }
+
+    pub(crate) fn push_front(&mut self, item: T) {
+        assert!(self.0[3].is_none(), "the limits of a search allow more messages than a line has room for");
+        self.0.rotate_right(1);
+        self.0[0] = Some(item);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let first = self.0[0].take();
+        self.0.rotate_left(1);
+        first
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0[0].is_none()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = T> + '_ {
+        self.0.iter().copied().flatten()
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(T) -> bool) {
+        let kept = *self;
+        *self = Self::EMPTY;
+        kept.iter().filter(|item| keep(*item)).for_each(|item| self.push(item));
+    }
+}
+
+/// A request: one call of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Request {
+    /// `acquire.lua` with `wait`, or with `try`.
+    Ask,
+    Try,
+    /// `release.lua` with `leave`.
+    Leave,
+    /// `release.lua` for a value, which may be that of a chosen waiter that is gone.
+    Release(u8),
+    Renew(u8),
+    /// `hand_over.lua`; `last` if the lock may not stay in the process while others queue.
+    HandOver {
+        from: u8,
+        to: u8,
+        last: bool,
+    },
+}
+
+/// What the server sends to a client, replies and pushes in one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Message {
+    Granted(u8),
+    Busy { counter: u8 },
+    Released(bool),
+    Renewed { term: u8, newest: bool },
+    NotRenewed,
+    Handed(u8),
+    NotHanded,
+    Queued,
+    PushedGrant(u8),
+    PushedRevocation,
+}
+
+impl Message {
+    pub(crate) fn is_push(self) -> bool {
+        matches!(self, Self::PushedGrant(_) | Self::PushedRevocation)
+    }
+}
+
+/// Where an owner is in its only life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Idle,
+    /// A request for the lock is unanswered.
+    Asking,
+    /// Told that the lock is held by somebody else, or seated behind others of its process.
+    Waiting,
+    /// Has a guard that says held.
+    Holding,
+    /// Has a guard that says lost; nothing was given back yet.
+    Lost,
+    /// About to give back what `value` holds.
+    Giving,
+    /// A release or a hand-over is unanswered.
+    Releasing,
+    /// Gave up, and is undoing what it may have asked for.
+    Undoing,
+    Gone,
+}
+
+/// A seat in the cohort of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    None,
+    Waiting,
+    Chosen,
+    Granted { token: u8, age: u8 },
+    Left,
+}
+
+/// One owner, with a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) phase: Phase,
+    /// Since the last request was sent whose answer counts.
+    pub(crate) age: u8,
+    /// The counter in the last answer, if there was one.
+    pub(crate) counter: Option<u8>,
+    /// A grant by push that was not looked at yet.
+    pub(crate) letter: Option<u8>,
+    /// Validity left, as the guard counts it.
+    pub(crate) left: u8,
+    pub(crate) token: u8,
+    pub(crate) renewing: bool,
+    pub(crate) revoked: bool,
+    /// Something was sent that may have to be undone.
+    pub(crate) asked: bool,
+    pub(crate) place: Place,
+    /// A hand-over to this waiter was begun, and how it ended is unknown.
+    pub(crate) uncertain: bool,
+    /// Giving back: whose lock, and to whom.
+    pub(crate) value: u8,
+    pub(crate) to: Option<u8>,
+    pub(crate) last: bool,
+    pub(crate) asks: u8,
+    pub(crate) renewals: u8,
+    pub(crate) lives: u8,
+    pub(crate) connected: bool,
+    pub(crate) up: Line<Request>,
+    pub(crate) down: Line<Message>,
+    /// Requests of an older connection, or of another one, that the server has not seen yet. It may never.
+    pub(crate) late: Line<Request>,
+    /// A grant pushed over an older connection that may still come out of it.
+    pub(crate) stray: Option<u8>,
+    /// The largest token in use when this acquisition began.
+    pub(crate) floor: u8,
+}
+
+/// The lock's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) owner: u8,
+    pub(crate) left: u8,
+    pub(crate) revoked: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) key: Option<Key>,
+    pub(crate) counter: u8,
+    pub(crate) queue: Line<u8>,
+    pub(crate) owners: [Owner; OWNERS],
+    /// Tokens that a guard was made of, as bits.
+    pub(crate) used: u32,
+    pub(crate) breaks: u8,
+    pub(crate) cancels: u8,
+    pub(crate) aborts: u8,
+    pub(crate) revocations: u8,
+    pub(crate) vanishings: u8,
+}
+
+impl State {
+    pub(crate) fn newest_used(&self) -> u8 {
+        u8::try_from(31u32.saturating_sub(self.used.leading_zeros())).unwrap_or(0)
+    }
+
+    /// Nobody wants anything any more, and nothing is under way.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.owners.iter().all(|owner| {
+            matches!(owner.phase, Phase::Idle | Phase::Gone) && owner.up.is_empty() && owner.late.is_empty()
+        })
+    }
+}
