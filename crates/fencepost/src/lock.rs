@@ -165,7 +165,7 @@ impl Lock {
     /// Waits the store's own way, through outages shorter than [`PATIENCE`] once the store has answered.
     async fn queue(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
         let clock = self.locks.clock();
-        let mut failing_since = None;
+        let (mut failing_since, mut first) = (None, true);
         loop {
             let request = self.request(name, seen);
             let asked = clock.now();
@@ -176,6 +176,9 @@ impl Lock {
                 },
                 Err(error) => error,
             };
+            if matches!(error, Error::Uncertain { .. }) && std::mem::take(&mut first) {
+                continue;
+            }
             let now = clock.now();
             // A call that waited for a while had an answer; the outage begins with its end.
             if failing_since.is_none() || now.since(asked) > PATIENCE / 2 {
@@ -208,8 +211,14 @@ impl Lock {
 
     async fn try_once(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
         let counters = self.locks.counters();
-        let request = self.request(name, seen);
-        match self.locks.backend().try_acquire(&request).await {
+        let mut request = self.request(name, seen);
+        let mut tried = self.locks.backend().try_acquire(&request).await;
+        // A connection that had ended without our knowing: once more, under a new identity.
+        if let Err(Error::Uncertain { .. }) = tried {
+            request = self.request(name, seen);
+            tried = self.locks.backend().try_acquire(&request).await;
+        }
+        match tried {
             Ok(Attempt::Granted(grant)) => self.guard(&request, request.owner, grant, started),
             Ok(Attempt::Busy(holder)) => {
                 add(&counters.busy, 1);

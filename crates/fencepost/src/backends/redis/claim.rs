@@ -9,7 +9,7 @@ use super::cohort::{Membership, News};
 use super::hold::Held;
 use super::inbox::LetterBox;
 use super::keys::Keys;
-use super::node::{Link, On, Script};
+use super::node::{Line, Link, On, Script};
 use super::resp::Value;
 use super::{GRANT_TERM, Store, milliseconds, record};
 use crate::backend::{Grant, Request};
@@ -28,6 +28,8 @@ pub(super) struct Claim<'a> {
     request: &'a Request,
     keys: Arc<Keys>,
     value: Arc<str>,
+    /// Kept, and with it the channel that the value names.
+    line: Arc<Line>,
     letters: Option<LetterBox>,
     seat: Option<Membership>,
     /// The connection that the last request went over; `None` before the first.
@@ -64,8 +66,9 @@ impl<'a> Claim<'a> {
     pub(super) fn new(store: &'a Store, request: &'a Request) -> Self {
         let keys = Arc::new(Keys::new(&store.node.config.prefix, request.name.as_str()));
         let letters = store.inbox.open(request.owner, request.signal.clone());
-        let value = record::value(request.owner, &store.node.channel(), &request.note).into();
-        Self { store, request, keys, value, letters: Some(letters), seat: None, link: None }
+        let line = store.node.line();
+        let value = record::value(request.owner, &line.channel, &request.note).into();
+        Self { store, request, keys, value, line, letters: Some(letters), seat: None, link: None }
     }
 
     /// Asks for the lock once; with `wait`, stands in the queue if it is held.
@@ -87,6 +90,10 @@ impl<'a> Claim<'a> {
                     self.store.clock.now(),
                 ));
             }
+            // A new attempt under a new identity may be made at once; this one is undone.
+            Err(Error::Unavailable { source, .. }) if self.link.as_ref().is_some_and(|link| link.has_ended()) => {
+                return Err(Error::Uncertain { name: self.request.name.clone(), source });
+            }
             Err(error) => return Err(error),
         };
         let sent = answer.sent;
@@ -99,6 +106,9 @@ impl<'a> Claim<'a> {
                 };
                 let [ttl, counter, place] = [1, 2, 3].map(|index| items[index].as_int().unwrap_or(-1));
                 let holder = record::holder(&self.request.name, &holder, ttl, Some(counter));
+                if !wait {
+                    self.link = None;
+                }
                 Ok(self.busy(holder, ttl, counter, place, sent))
             }
             other => Err(Error::Backend {
@@ -190,6 +200,7 @@ impl<'a> Claim<'a> {
             owner: self.request.owner,
             keys: self.keys.clone(),
             value: self.value.clone(),
+            _line: self.line.clone(),
             _letters: letters,
         };
         Ok(Grant { token, sent, term: Some(term), hold: Arc::new(hold) })
@@ -198,7 +209,7 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let handed = self.seat.take().is_some_and(|seat| seat.may_hold());
+        let handed = self.seat.take().is_some_and(Membership::leave);
         let link = self.link.take();
         if link.is_none() && !handed {
             return;
@@ -209,12 +220,13 @@ impl Drop for Claim<'_> {
         let (timeout, ttl) = (node.config.timeout, self.request.ttl);
         self.store.keeper.spawn(async move {
             if let Some(Ok(reply)) = undo
-                && matches!(tokio::time::timeout(timeout, reply).await, Ok(Ok(Value::Int(_))))
+                && let Ok(Ok(Value::Int(undone))) = tokio::time::timeout(timeout, reply).await
+                && (undone == 1 || !handed)
             {
                 return;
             }
-            // The connection ended, or the server is stuck. What was sent may still arrive, so one answer that
-            // there is nothing to undo does not settle it.
+            // The connection ended, the server is stuck, or a holder hands the lock over on a connection of its own.
+            // What was sent may still arrive, so one answer that there is nothing to undo does not settle it.
             let mut pause = Duration::from_millis(50);
             while pause < ttl * 2 {
                 let arguments = [&*value, GRANT_TERM.text, "leave"];

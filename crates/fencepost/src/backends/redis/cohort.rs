@@ -38,7 +38,7 @@ pub(super) struct Seat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Waiting,
-    /// Should ask the server now.
+    /// Was chosen, and heard no more: should ask the server.
     Asking,
     /// A holder is about to hand the lock over.
     Chosen,
@@ -147,13 +147,9 @@ impl Membership {
     /// Waits for something to be said. May be dropped and called again; nothing is missed.
     pub(super) async fn news(&self) -> News {
         self.seat.news.notified().await;
-        let mut place = lock(&self.seat.place);
-        match *place {
+        match *lock(&self.seat.place) {
             Place::Granted { token, sent } => News::Granted { token, sent },
-            Place::Asking => {
-                *place = Place::Waiting;
-                News::Ask
-            }
+            Place::Asking => News::Ask,
             _ => News::Moved,
         }
     }
@@ -163,20 +159,26 @@ impl Membership {
         *lock(&self.seat.place) = Place::Served;
     }
 
-    /// Whether a holder may have handed, or may still hand, the lock to this waiter.
-    pub(super) fn may_hold(&self) -> bool {
-        matches!(*lock(&self.seat.place), Place::Chosen | Place::Granted { .. })
+    /// Gives the seat up. `true` if a holder has handed, or may still hand, the lock to this waiter.
+    pub(super) fn leave(self) -> bool {
+        self.seat.leave()
+    }
+}
+
+impl Seat {
+    fn leave(&self) -> bool {
+        let mut place = lock(&self.place);
+        let before = *place;
+        if before != Place::Served {
+            *place = Place::Left;
+        }
+        matches!(before, Place::Chosen | Place::Asking | Place::Granted { .. })
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        {
-            let mut place = lock(&self.seat.place);
-            if !matches!(*place, Place::Served | Place::Granted { .. }) {
-                *place = Place::Left;
-            }
-        }
+        self.seat.leave();
         let mut names = lock(&self.cohorts.0);
         let Some(cohort) = names.get_mut(&self.name) else { return };
         cohort.seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
@@ -227,6 +229,8 @@ mod tests {
         drop(cohorts.choose(&name).unwrap());
         assert_eq!(one.news().await, News::Ask);
         assert!(cohorts.choose(&name).is_some(), "and it can be chosen again");
+        assert!(one.leave(), "what it was chosen for may still arrive");
+        assert!(!sit(&cohorts, &name, "2").leave());
     }
 
     #[test]
@@ -234,8 +238,7 @@ mod tests {
         let (cohorts, name) = cohorts();
         let one = sit(&cohorts, &name, "1");
         let choice = cohorts.choose(&name).unwrap();
-        assert!(one.may_hold());
-        drop(one);
+        assert!(one.leave(), "it may get the lock yet");
         assert!(!choice.granted(7, at(1)));
     }
 

@@ -104,6 +104,11 @@ impl Connection {
         shared.ended.is_none() && !shared.suspect
     }
 
+    /// Whether it has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.shared).ended.is_some()
+    }
+
     /// Notes that a request timed out. Unless something is heard before the next request, that one goes over a new
     /// connection.
     pub(super) fn suspect(&self) {

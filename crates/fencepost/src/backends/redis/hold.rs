@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::cohort::Cohorts;
 use super::inbox::LetterBox;
 use super::keys::Keys;
-use super::node::{Node, On, Script};
+use super::node::{Line, Node, On, Script};
 use super::resp::Value;
 use super::{GRANT_TERM, milliseconds, record};
 use crate::backend::{Hold, Renewal, lock};
@@ -29,8 +29,9 @@ pub(super) struct Held {
     pub(super) owner: Owner,
     pub(super) keys: Arc<Keys>,
     pub(super) value: Arc<str>,
-    /// Open for revocations while the lock is held.
+    /// Open for revocations while the lock is held, on the channel that the value names.
     pub(super) _letters: LetterBox,
+    pub(super) _line: Arc<Line>,
 }
 
 #[async_trait]

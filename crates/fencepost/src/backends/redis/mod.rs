@@ -160,6 +160,7 @@ impl Backend for Store {
             owner: handle.owner(),
             keys,
             value,
+            _line: self.node.line(),
             _letters: letters,
         };
         Ok(Grant { token: handle.token(), sent: answer.sent, term: Some(request.ttl), hold: Arc::new(hold) })

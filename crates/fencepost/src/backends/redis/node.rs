@@ -52,9 +52,9 @@ pub(super) struct Node {
 
 /// The connection of one runtime, over all its incarnations.
 #[derive(Debug)]
-struct Line {
+pub(super) struct Line {
     /// Where the server pushes messages for this line.
-    channel: String,
+    pub(super) channel: String,
     current: Mutex<Option<Arc<Link>>>,
     connecting: tokio::sync::Mutex<()>,
 }
@@ -117,6 +117,11 @@ impl Link {
         self.connection.send(words.iter().map(|word| word.as_bytes()))
     }
 
+    /// Whether the connection is gone, and with it the answers to what was sent.
+    pub(super) fn has_ended(&self) -> bool {
+        self.connection.has_ended()
+    }
+
     /// The name of a counter at this run of the server.
     pub(super) fn fence(&self, keys: &Keys) -> String {
         keys.fence(&self.run)
@@ -147,8 +152,9 @@ impl Node {
         })
     }
 
-    /// Runs a script. If the connection turns out to have ended, it is run once more over a new one: all scripts
-    /// can be repeated by the same owner. `on_send` is told the link before anything is sent over it.
+    /// Runs a script. If the connection turns out to have ended, it is run once more over a new one: what it does, it
+    /// does for one owner once. Only an acquire that was sent is never repeated: the first one, arriving late, could
+    /// bring back a lock that was lost since. `on_send` is told the link before anything is sent over it.
     pub(super) async fn run(
         &self,
         script: Script,
@@ -158,12 +164,14 @@ impl Node {
         mut on_send: impl FnMut(&Arc<Link>),
     ) -> Result<Answer> {
         let deadline = self.clock.now().plus(timeout);
-        let mut repeated = false;
+        let (mut repeated, mut again) = (false, true);
         loop {
             let link = self.link(deadline).await?;
             on_send(&link);
             let sent = self.clock.now();
-            let mut answer = self.answer(&link, link.send(script, on, arguments), deadline).await;
+            let reply = link.send(script, on, arguments);
+            let left = reply.is_ok();
+            let mut answer = self.answer(&link, reply, deadline).await;
             if let Ok(Value::Error(text)) = &answer
                 && text.starts_with("NOSCRIPT")
             {
@@ -174,7 +182,10 @@ impl Node {
             match answer {
                 Ok(Value::Error(text)) => return Err(self.refusal(&text)),
                 Ok(value) => return Ok(Answer { value, sent, repeated }),
-                Err(Silence::Ended(_)) if !repeated => repeated = true,
+                Err(Silence::Ended(_)) if again && !(left && script == Script::Acquire) => {
+                    again = false;
+                    repeated = left;
+                }
                 Err(silence) => return Err(self.silence(silence)),
             }
         }
@@ -258,19 +269,15 @@ impl Node {
         }
     }
 
-    /// Where the server pushes messages for the current runtime.
-    pub(super) fn channel(&self) -> String {
-        self.line().channel.clone()
-    }
-
-    fn line(&self) -> Arc<Line> {
+    /// The line of the current runtime.
+    pub(super) fn line(&self) -> Arc<Line> {
         let id = runtime::Handle::current().id();
         let mut lines = lock(&self.lines);
         if let Some(line) = lines.get(&id) {
             return line.clone();
         }
-        // Runtimes come and go, in tests above all.
-        lines.retain(|_, line| lock(&line.current).as_ref().is_none_or(|link| link.connection.is_usable()));
+        // Runtimes come and go, in tests above all. A line that somebody waits or holds a lock on keeps its channel.
+        lines.retain(|_, line| Arc::strong_count(line) > 1 || line.usable().is_some());
         let channel = uuid::Uuid::now_v7().simple().to_string()[16..].to_owned();
         let line =
             Arc::new(Line { channel, current: Mutex::default(), connecting: tokio::sync::Mutex::default() });
