@@ -40,7 +40,7 @@ lint: ## Check format, lints and documentation; warnings are errors
 	  $(CARGO) clippy -p fencepost --lib --no-default-features --features "$$features" --locked -- -D warnings \
 	    || exit 1; \
 	done
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --lib --no-deps --all-features --locked
 
 test: deps lint ## Check everything; leaves no process and no file behind
 	@sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked
@@ -50,12 +50,12 @@ bench: ## Measure the stores beside their raw limits
 
 man: build ## Write the man pages to dist/man
 	rm -rf dist/man && mkdir -p dist/man
-	$(TARGET)/release/fencepost man dist/man
+	$(TARGET)/release/fencepost generate man dist/man
 
 completions: build ## Write the shell completions to dist/completions
 	rm -rf dist/completions && mkdir -p dist/completions
 	for shell in bash zsh fish; do \
-	  $(TARGET)/release/fencepost completions $$shell > dist/completions/fencepost.$$shell || exit 1; \
+	  $(TARGET)/release/fencepost generate completions $$shell > dist/completions/fencepost.$$shell || exit 1; \
 	done
 
 install: man completions ## Install command, man pages and completions under PREFIX (/usr/local)

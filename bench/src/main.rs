@@ -3,6 +3,8 @@
 //! Absolute figures of a shared machine mean little; the two sides of each ratio are measured in turns, a fraction of
 //! a second each, so that both meet the same neighbours.
 
+#![allow(clippy::print_stdout)]
+
 mod cycle;
 mod raw;
 mod rounds;

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -38,6 +39,8 @@ impl Process {
             .arg(folder)
             .arg(program)
             .args(arguments)
+            // A signal to the test's group (Ctrl-C) must reach the server through the supervisor, which cleans up.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(folder.join("supervisor.log")).expect("the folder is writable"))

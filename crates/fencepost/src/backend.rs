@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::{FencingToken, Handle, Holder, Loss, Name, Owner, Result};
@@ -89,16 +89,10 @@ impl Seen {
 }
 
 /// Carries a loss from the store to the guard, and wakes whoever watches it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Signal {
     loss: OnceLock<Loss>,
-    changed: watch::Sender<()>,
-}
-
-impl Default for Signal {
-    fn default() -> Self {
-        Self { loss: OnceLock::new(), changed: watch::Sender::new(()) }
-    }
+    changed: Notify,
 }
 
 impl Signal {
@@ -114,11 +108,21 @@ impl Signal {
     }
 
     pub(crate) fn wake(&self) {
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    /// Waits until `look` finds something, looking whenever something may have changed.
+    pub(crate) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Listen before the look: a change in between is not missed.
+            changed.as_mut().enable();
+            if let Some(found) = look() {
+                return found;
+            }
+            changed.await;
+        }
     }
 }
 

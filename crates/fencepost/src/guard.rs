@@ -91,31 +91,22 @@ impl Guard {
     /// Waits until the state is of another kind than now (held, at risk, lost) and returns it. Returns at once if
     /// the lock is lost.
     pub async fn changed(&self) -> State {
-        let mut watch = self.held.watch();
         let before = self.state();
         if before.is_lost() {
             return before;
         }
-        loop {
-            let now = self.state();
-            if std::mem::discriminant(&now) != std::mem::discriminant(&before) {
-                return now;
-            }
-            // The sender lives as long as this guard.
-            let _ = watch.changed().await;
-        }
+        let kind = std::mem::discriminant(&before);
+        self.held.until(|| Some(self.state()).filter(|now| std::mem::discriminant(now) != kind)).await
     }
 
     /// Waits until the lock is lost and says why. Prompt as your executor allows; for an exact answer at a given
     /// moment ask [`state`](Self::state).
     pub async fn lost(&self) -> Loss {
-        let mut watch = self.held.watch();
-        loop {
-            if let State::Lost(why) = self.state() {
-                return why;
-            }
-            let _ = watch.changed().await;
-        }
+        let lost = || match self.state() {
+            State::Lost(why) => Some(why),
+            _ => None,
+        };
+        self.held.until(lost).await
     }
 
     /// Makes the lease end one ttl from now; returns the time left (`None`: it has no end).
@@ -133,9 +124,8 @@ impl Guard {
     /// As [`extend`](Self::extend).
     pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
         check_ttl(ttl)?;
-        let left = self.held.extend(ttl).await?;
-        self.locks.keeper().adopt(&self.held);
-        Ok(left)
+        let _back = BackToKeeper(self);
+        self.held.extend(ttl).await
     }
 
     /// Runs `work` under this guard and drops it where it stands if the lock is lost.
@@ -205,7 +195,16 @@ impl Guard {
 
     /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
     pub fn valid_until_boottime(&self) -> Option<Duration> {
-        self.held.until().map(crate::clock::Moment::since_origin)
+        self.held.valid_until().map(crate::clock::Moment::since_origin)
+    }
+}
+
+/// The keeper passes over a renewal while an extension is under way. However that ends, it is the keeper's again.
+struct BackToKeeper<'a>(&'a Guard);
+
+impl Drop for BackToKeeper<'_> {
+    fn drop(&mut self) {
+        self.0.locks.keeper().adopt(&self.0.held);
     }
 }
 

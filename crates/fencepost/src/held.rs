@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use crate::backend::{Grant, Hold, Renewal, Request, Signal, lock};
 use crate::clock::{Clock, Moment};
 use crate::events::{Counters, add, subtract};
@@ -31,7 +29,6 @@ pub(crate) struct Held {
     counters: Arc<Counters>,
     renew_every: Option<Duration>,
     acquired: Moment,
-    renewal_done: Notify,
     inner: Mutex<Inner>,
 }
 
@@ -92,7 +89,6 @@ impl Held {
             counters,
             renew_every,
             acquired,
-            renewal_done: Notify::new(),
             inner: Mutex::new(Inner {
                 lease,
                 trouble: false,
@@ -180,13 +176,13 @@ impl Held {
         lock(&self.inner).lease.ttl()
     }
 
-    pub(crate) fn until(&self) -> Option<Moment> {
+    pub(crate) fn valid_until(&self) -> Option<Moment> {
         lock(&self.inner).lease.until()
     }
 
-    /// Resolves when the state may have changed. Subscribed before the caller looks, so nothing is missed.
-    pub(crate) fn watch(&self) -> tokio::sync::watch::Receiver<()> {
-        self.signal.watch()
+    /// Waits until `look` finds something, looking whenever the state may have changed.
+    pub(crate) async fn until<T>(&self, look: impl FnMut() -> Option<T>) -> T {
+        self.signal.until(look).await
     }
 
     // --- the keeper's side -------------------------------------------------------------------------------------
@@ -286,7 +282,6 @@ impl Held {
         self.state_of(&mut inner, now);
         drop(inner);
         self.signal.wake();
-        self.renewal_done.notify_waiters();
     }
 
     /// Counts a round trip and warns when it comes near the ttl.
@@ -323,15 +318,7 @@ impl Held {
 
     /// Waits until no renewal is under way.
     pub(crate) async fn quiet(&self) {
-        loop {
-            let done = self.renewal_done.notified();
-            tokio::pin!(done);
-            done.as_mut().enable();
-            if !lock(&self.inner).renewing {
-                return;
-            }
-            done.await;
-        }
+        self.until(|| (!lock(&self.inner).renewing).then_some(())).await;
     }
 
     /// Extends the lease so that it ends `ttl` from now; never shortens it.

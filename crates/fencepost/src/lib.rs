@@ -25,6 +25,9 @@
 //! Start at [`Locks::connect`]. Code without an async runtime uses [`blocking`]; tests of your own code use
 //! [`memory`].
 
+// What only one store uses is unused in a build without it.
+#![cfg_attr(not(all(feature = "file", feature = "tls")), allow(dead_code))]
+
 #[cfg(feature = "unstable-backend")]
 pub mod backend;
 #[cfg(not(feature = "unstable-backend"))]

@@ -145,7 +145,14 @@ impl Lock {
             Some(result) => result,
             None => {
                 let waited = self.locks.clock().now().since(started);
-                Err(Error::Timeout { name: name.clone(), waited, holder: seen.holder() })
+                Err(match seen.holder() {
+                    // No answer at all: nobody said that the lock was taken.
+                    None => Error::Unavailable {
+                        store: self.locks.capabilities().store,
+                        source: format!("no answer within {}", crate::format_duration(waited)).into(),
+                    },
+                    holder => Error::Timeout { name: name.clone(), waited, holder },
+                })
             }
         };
         if let Err(Error::Timeout { waited, .. }) = &result {

@@ -1,5 +1,6 @@
 //! The file store against real files and real processes. A child is this test binary again: it runs the one test
 //! `child`, which does what its environment says.
+#![cfg(feature = "file")]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -154,10 +155,43 @@ async fn act(what: &str, url: &str) {
         }
         "exec" => {
             let guard = lock.acquire().await.unwrap();
+            // Outlives us on purpose; the parent ends it.
+            #[allow(clippy::zombie_processes)]
             let stray = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
             say(&stray.id().to_string());
             wait_for_parent();
             drop(guard);
+        }
+        "release after fork" => {
+            let guard = lock.acquire().await.unwrap();
+            // SAFETY: the only other threads are the library's, and the child uses what it may use by its contract.
+            let grandchild = unsafe { libc::fork() };
+            if grandchild == 0 {
+                let refused = guard.release().await.is_err();
+                // SAFETY: ends the process without running anything else.
+                unsafe { libc::_exit(i32::from(!refused)) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child above.
+            assert_eq!(unsafe { libc::waitpid(grandchild, &raw mut status, 0) }, grandchild);
+            say(&status.to_string());
+            wait_for_parent();
+            guard.release().await.unwrap();
+        }
+        "hurry" => {
+            let ledger = std::env::var("FENCEPOST_LEDGER").unwrap();
+            let mut ledger = std::fs::File::options().append(true).open(ledger).unwrap();
+            let pid = std::process::id();
+            for round in 0.. {
+                let guard = held(&locks, "job").await;
+                ledger.write_all(format!("{pid} {} in\n", guard.token()).as_bytes()).unwrap();
+                // Not for ever: nobody may be reading, and a full pipe would stop us with the lock in our hands.
+                if round < 100 {
+                    say("held");
+                }
+                ledger.write_all(format!("{pid} {} out\n", guard.token()).as_bytes()).unwrap();
+                guard.release().await.unwrap();
+            }
         }
         "full" => full(&locks).await,
         "count" => count(&locks).await,
@@ -218,6 +252,16 @@ async fn a_forked_child_does_not_keep_the_lock() {
     child.kill();
     held(&locks, "job").await.release().await.unwrap();
     assert!(grandchild.is_alive());
+}
+
+#[tokio::test]
+async fn a_forked_child_cannot_release_its_parents_lock() {
+    let dir = Directory::new();
+    let locks = dir.locks().await;
+    let (child, status) = dir.child("release after fork");
+    assert_eq!(status, "0");
+    assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
+    child.finish();
 }
 
 #[tokio::test]
@@ -618,13 +662,13 @@ async fn full(locks: &Locks) {
     before.release().await.unwrap();
     let limit = getrlimit(Resource::Fsize);
     for bytes in [0, 20, 100] {
-        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit.clone() }).unwrap();
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit }).unwrap();
         for name in ["job", "new"] {
             let error = locks.lock(name).try_acquire().await.unwrap_err();
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
             assert!(error.to_string().contains(&format!("{name}.lock")), "{error}");
         }
-        setrlimit(Resource::Fsize, limit.clone()).unwrap();
+        setrlimit(Resource::Fsize, limit).unwrap();
         assert!(locks.list("").await.unwrap().is_empty());
     }
     let after = held(locks, "job").await;
@@ -665,5 +709,46 @@ async fn count(locks: &Locks) {
         assert!(guard.token().get() > last);
         std::fs::write(&ledger, format!("{} {}", number + 1, guard.token())).unwrap();
         guard.release().await.unwrap();
+    }
+}
+
+/// Holders die at any point of an acquire, a hold or a release; the others go on.
+#[test]
+fn killing_holders_at_any_moment_breaks_neither_exclusion_nor_the_order_of_tokens() {
+    let dir = Directory::new();
+    let ledger = dir.path().join("ledger");
+    std::fs::write(&ledger, "").unwrap();
+    let start = || {
+        Family::start("hurry", &dir.url(), |command| {
+            command.env("FENCEPOST_LEDGER", &ledger);
+        })
+        .0
+    };
+    let mut family: Vec<_> = (0..3).map(|_| start()).collect();
+    for round in 0..30 {
+        let victim = &mut family[round % 3];
+        for _ in 0..round % 7 {
+            victim.stdout.read_line(&mut String::new()).unwrap();
+        }
+        victim.kill();
+        family[round % 3] = start();
+    }
+    family.iter_mut().for_each(Family::kill);
+    let (mut last, mut inside) = (0, None);
+    let ledger = std::fs::read_to_string(&ledger).unwrap();
+    for line in ledger.lines() {
+        let [pid, token, what] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let token: u64 = token.parse().unwrap();
+        if what == "out" {
+            assert_eq!(inside.take(), Some(pid), "{ledger}");
+            continue;
+        }
+        assert!(token > last, "{ledger}");
+        last = token;
+        // Whoever was inside must have died there: it is not heard of again.
+        if let Some(dead) = inside.replace(pid) {
+            let rest = ledger.rsplit_once(line).unwrap().1;
+            assert!(!rest.lines().any(|line| line.starts_with(&format!("{dead} "))), "{ledger}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What is particular to the Redis store, on a real server: its queue, its cohorts, its batches, its connections.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -66,7 +68,8 @@ async fn waiters_of_different_clients_are_served_in_the_order_they_came() {
             guard.release().await.unwrap();
         });
         let server = server.clone();
-        wait_until("the waiter stands in the queue", move || queue_length(&server, "turn") == client + 1).await;
+        wait_until("the waiter stands in the queue", move || queue_length(&server, "turn") == client + 1)
+            .await;
     }
     guard.release().await.unwrap();
     for client in 0..5u64 {

@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use fencepost::{Guard, Locks};
+use fencepost::memory::{ManualClock, Store};
+use fencepost::{Guard, Locks, State};
+use fencepost_testkit::Proxy;
 
 use crate::stage::{LONG, Stage, becomes_free, bounded, patient, take, until};
 
@@ -30,17 +32,21 @@ on_every_store!(
     locks_outlive_the_runtime_they_were_connected_on,
 );
 
+on_redis!(
+    an_acquire_dropped_before_its_answer_is_undone,
+    an_acquire_dropped_before_its_answer_is_undone_over_a_new_connection,
+    a_guard_dropped_while_the_server_is_out_of_reach_releases_later,
+);
+
 /// More polls than any of these futures needs; a waiter that looks again now and then needs them without end.
 const MOST: usize = 40;
 
-/// How long a future may be silent before it counts as parked: it waits for somebody else.
-const PARKED: Duration = Duration::from_millis(150);
+/// How long a waiter may be silent before it counts as parked. On a slow machine fewer awaits are tried.
+const PARKED: Duration = Duration::from_millis(300);
 
 enum Outcome<T> {
     Done(T),
     Dropped,
-    /// Waits for something that does not come by itself; polling on would not end.
-    Parked,
 }
 
 /// Polls a future up to `count` times, each time it asks for it, and drops it.
@@ -58,23 +64,21 @@ async fn poll_and_drop<T>(future: impl Future<Output = T>, count: usize) -> Outc
             Poll::Pending => Poll::Pending,
         }
     });
-    tokio::time::timeout(PARKED, polled).await.unwrap_or(Outcome::Parked)
+    polled.await
 }
 
-/// Runs `step` for one poll, two polls and so on, until it says that the future completed or parked.
+/// Runs `step` for one poll, two polls and so on, until it says that the future completed.
 async fn at_every_await(mut step: impl AsyncFnMut(usize) -> bool) {
     for count in 0..MOST {
         if bounded("one step", step(count)).await {
             return;
         }
     }
+    panic!("not done after {MOST} polls");
 }
 
 fn completed<T>(outcome: Outcome<T>) -> bool {
-    match outcome {
-        Outcome::Done(_) | Outcome::Parked => true,
-        Outcome::Dropped => false,
-    }
+    matches!(outcome, Outcome::Done(_))
 }
 
 async fn acquire_of_a_free_lock_may_be_dropped_at_any_await(stage: Stage) {
@@ -98,11 +102,12 @@ async fn acquire_of_a_held_lock_may_be_dropped_at_any_await(stage: Stage) {
     at_every_await(async |count| {
         let held = take(&locks, "a").await;
         let lock = patient(&others, "a");
-        let outcome = poll_and_drop(lock.acquire(), count).await;
-        assert!(!matches!(outcome, Outcome::Done(_)), "a held lock is not acquired");
+        // It waits for somebody else in the end, and polling on would not end.
+        let outcome = tokio::time::timeout(PARKED, poll_and_drop(lock.acquire(), count)).await;
+        assert!(!matches!(outcome, Ok(Outcome::Done(_))), "a held lock is not acquired");
         held.release().await.unwrap();
         becomes_free(&locks, "a").await;
-        completed(outcome)
+        outcome.is_err()
     })
     .await;
     stage.is_clear().await;
@@ -168,6 +173,25 @@ async fn extend_may_be_dropped_at_any_await(stage: Stage) {
     stage.is_clear().await;
 }
 
+#[tokio::test]
+async fn a_dropped_extension_leaves_renewal_to_the_keeper() {
+    let clock = ManualClock::new();
+    let store = Store::with_clock(&clock);
+    let locks = store.locks().unwrap();
+    let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    store.freeze();
+    {
+        let mut extend = pin!(guard.extend());
+        let polled = std::future::poll_fn(|context| Poll::Ready(extend.as_mut().poll(context).is_pending()));
+        assert!(polled.await);
+        // A renewal falls due, and the keeper sees that one is under way.
+        clock.advance(LONG / 3).await;
+    }
+    store.thaw();
+    until("the keeper renews", async || locks.stats().renewed == 1).await;
+    assert!(matches!(guard.state(), State::Held { .. }));
+}
+
 async fn release_may_be_dropped_at_any_await(stage: Stage) {
     let locks = stage.locks().await;
     at_every_await(async |count| {
@@ -207,13 +231,15 @@ async fn attach_may_be_dropped_at_any_await(stage: Stage) {
     at_every_await(async |count| {
         let handle = take(&locks, "a").await.detach().await.unwrap();
         let outcome = poll_and_drop(locks.attach(&handle), count).await;
-        match outcome {
-            Outcome::Done(guard) => guard.unwrap().release().await.unwrap(),
+        let done = matches!(outcome, Outcome::Done(_));
+        let guard = match outcome {
+            Outcome::Done(guard) => guard.unwrap(),
             // Whoever has the handle has the lock: an attempt that was given up does not change that.
-            _ => locks.attach(&handle).await.unwrap().release().await.unwrap(),
-        }
+            Outcome::Dropped => locks.attach(&handle).await.unwrap(),
+        };
+        guard.release().await.unwrap();
         becomes_free(&locks, "a").await;
-        count > 10
+        done
     })
     .await;
     stage.is_clear().await;
@@ -319,4 +345,43 @@ async fn locks_outlive_the_runtime_they_were_connected_on(stage: Stage) {
     guard.extend().await.unwrap();
     guard.release().await.unwrap();
     becomes_free(&locks, "a").await;
+}
+
+/// Starts an acquire over `proxy`, drops it when the server has granted it and its answer is held back.
+async fn drop_before_the_answer(stage: &Stage, proxy: &Proxy) -> Locks {
+    let locks = Locks::connect(&stage.server().url_at(proxy.addr())).await.unwrap();
+    proxy.hold_answers();
+    let acquire = tokio::spawn({
+        let lock = patient(&locks, "a");
+        async move { lock.acquire().await.map(drop) }
+    });
+    until("the server has granted it", async || stage.server().keys_like("lock:*") == ["lock:a"]).await;
+    acquire.abort();
+    assert!(acquire.await.unwrap_err().is_cancelled());
+    locks
+}
+
+async fn an_acquire_dropped_before_its_answer_is_undone(stage: Stage) {
+    let proxy = Proxy::start(stage.server().addr());
+    let _locks = drop_before_the_answer(&stage, &proxy).await;
+    proxy.pass();
+    stage.is_clear().await;
+}
+
+async fn an_acquire_dropped_before_its_answer_is_undone_over_a_new_connection(stage: Stage) {
+    let proxy = Proxy::start(stage.server().addr());
+    let _locks = drop_before_the_answer(&stage, &proxy).await;
+    proxy.reset();
+    stage.is_clear().await;
+}
+
+async fn a_guard_dropped_while_the_server_is_out_of_reach_releases_later(stage: Stage) {
+    let proxy = Proxy::start(stage.server().addr());
+    let locks = Locks::connect(&stage.server().url_at(proxy.addr())).await.unwrap();
+    let guard = take(&locks, "a").await;
+    proxy.cut();
+    drop(guard);
+    until("the release has failed once", async || locks.lock("b").try_acquire().await.is_err()).await;
+    proxy.pass();
+    stage.is_clear().await;
 }

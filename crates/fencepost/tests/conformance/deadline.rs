@@ -41,7 +41,8 @@ async fn a_wait_ends_at_its_deadline_though_the_store_stands_still(stage: Stage)
     let outcome = bounded("the wait ends", locks.lock("a").ttl(LONG).wait(ms(100)).acquire()).await;
     stage.resume();
     let error = outcome.unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. } | Error::Unavailable { .. }), "{error}");
+    // Not a timeout: nobody has said that somebody else has the lock.
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     // What the store may have done when it woke up is undone.
     take(&locks, "a").await.release().await.unwrap();
     stage.is_clear().await;
@@ -63,23 +64,24 @@ async fn an_extension_ends_with_the_lease_though_the_store_stands_still(stage: S
 async fn connecting_to_a_silent_server_ends_at_the_timeout(stage: Stage) {
     let proxy = Proxy::start(stage.server().addr());
     proxy.stall();
-    let url = format!("{}?timeout=100ms", stage.server().url_at(proxy.addr()));
+    let url = format!("{}?timeout=1s", stage.server().url_at(proxy.addr()));
     let error = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
 }
 
 async fn a_try_on_a_silent_server_ends_at_the_timeout(stage: Stage) {
-    let locks = Locks::connect(&format!("{}?timeout=100ms", stage.server().url())).await.unwrap();
+    let locks = Locks::connect(&format!("{}?timeout=1s", stage.server().url())).await.unwrap();
     stage.stop();
     let outcome = bounded("the try ends", locks.lock("a").ttl(LONG).try_acquire()).await;
     stage.resume();
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    take(&locks, "a").await.release().await.unwrap();
+    // What the server did when it woke up is undone.
+    take(&stage.locks().await, "a").await.release().await.unwrap();
 }
 
 async fn a_release_on_a_silent_server_ends_at_the_timeout_and_goes_on_behind(stage: Stage) {
-    let locks = Locks::connect(&format!("{}?timeout=100ms", stage.server().url())).await.unwrap();
+    let locks = Locks::connect(&format!("{}?timeout=1s", stage.server().url())).await.unwrap();
     let guard = take(&locks, "a").await;
     stage.stop();
     let outcome = bounded("the release ends", guard.release()).await;
@@ -99,10 +101,9 @@ async fn a_wait_sits_out_a_short_outage(stage: Stage) {
     });
     until("it waits", async || locks.stats().waiting_now == 1).await;
     // Until it has heard from the server, an outage is an error.
-    until("it queues", async || {
-        !waiter.is_finished() && stage.server().keys().len() > 2 || waiter.is_finished()
-    })
-    .await;
+    until("it queues", async || !stage.server().keys_like("{lock:a}:queue*").is_empty()).await;
+    // Answers come in order on one connection: with this one it has its own.
+    locks.show("a").await.unwrap();
     proxy.reset();
     held.release().await.unwrap();
     bounded("the waiter gets the lock", waiter).await.unwrap().unwrap().release().await.unwrap();

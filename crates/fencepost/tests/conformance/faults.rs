@@ -110,3 +110,18 @@ async fn statistics_add_up() {
     assert_eq!((stats.acquired, stats.busy, stats.held_now), (2, 1, 0));
     assert_eq!((stats.waiting.count, stats.holding.count, stats.round_trips.count), (2, 2, 2));
 }
+
+#[tokio::test]
+async fn an_acquire_dropped_while_its_answer_is_under_way_is_undone() {
+    let store = Store::new();
+    let locks = store.locks().unwrap();
+    store.delay(Call::Acquire, LONG);
+    let acquire = tokio::spawn({
+        let lock = locks.lock("a").ttl(LONG);
+        async move { lock.acquire().await.map(drop) }
+    });
+    until("the store has granted it", async || store.held() == 1).await;
+    acquire.abort();
+    assert!(acquire.await.unwrap_err().is_cancelled());
+    assert_eq!(store.held(), 0);
+}

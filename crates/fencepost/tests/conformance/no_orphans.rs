@@ -50,8 +50,11 @@ async fn dropped_waiters_leave_the_queue(stage: Stage) {
         })
         .collect();
     until("they wait", async || rival.stats().waiting_now == 10).await;
+    let queue = || stage.server().keys_like("{lock:a}:queue*");
+    until("they are in the queue", async || !queue().is_empty()).await;
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     until("they are gone", async || rival.stats().waiting_now == 0).await;
+    until("the queue is empty", async || queue().is_empty()).await;
     held.release().await.unwrap();
     becomes_free(&locks, "a").await;
     stage.is_clear().await;

@@ -14,37 +14,45 @@ use rustix::time::{
 
 use super::fork;
 
+/// How often a thread looks by itself that could not be told of changes.
+const UNTOLD: Duration = Duration::from_secs(1);
+
 /// Rung by other threads, or by a change of what it listens to.
 #[derive(Clone, Debug)]
 pub(super) struct Bell {
     rope: Arc<OwnedFd>,
-    pub(super) changes: Arc<OwnedFd>,
+    /// `None` if the system has no more listeners for us.
+    changes: Option<Arc<OwnedFd>>,
     generation: u32,
 }
 
 impl Bell {
-    fn new(path: &Path, events: WatchFlags) -> io::Result<Self> {
-        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&changes, path, events)?;
-        let rope = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { rope: Arc::new(rope), changes: Arc::new(changes), generation: fork::generation() })
+    fn new(changes: Option<OwnedFd>) -> io::Result<Self> {
+        let rope = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Self { rope, changes: changes.map(Arc::new), generation: fork::generation() })
     }
 
-    /// Listens to one lock file: rewritten, revoked, replaced, removed.
+    /// Listens to one lock file: rewritten, revoked, replaced, removed. The number of listeners per user is limited;
+    /// past it, whoever waits looks by itself now and then.
     pub(super) fn listening(file: &Path) -> io::Result<Self> {
-        Self::new(
-            file,
-            WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF,
-        )
+        let events =
+            WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        let changes = listener(file, events).inspect_err(|error| {
+            tracing::debug!(file = %file.display(), %error, "no listener; looking every {UNTOLD:?} instead");
+        });
+        Self::new(changes.ok())
     }
 
     /// Listens to a directory, for what nobody does on the way of an ordinary acquire or release: files touched,
     /// replaced, removed.
     pub(super) fn listening_to_directory(directory: &Path) -> io::Result<Self> {
-        Self::new(
-            directory,
-            WatchFlags::ATTRIB | WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::ONLYDIR,
-        )
+        let events = WatchFlags::ATTRIB | WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::ONLYDIR;
+        Self::new(Some(listener(directory, events)?))
+    }
+
+    /// What it listens to.
+    pub(super) fn changes(&self) -> Option<&OwnedFd> {
+        self.changes.as_deref()
     }
 
     /// Wakes the thread. In a forked child the thread is the parent's, and none of its business.
@@ -57,30 +65,41 @@ impl Bell {
 
     /// Waits for a change; `false` if the bell was rung.
     pub(super) fn wait(&self) -> io::Result<bool> {
-        let mut ready = [
-            PollFd::from_borrowed_fd(self.rope.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.changes.as_fd(), PollFlags::IN),
-        ];
+        let mut ready = self.poll_fds();
         poll_through(&mut ready)?;
         Ok(ready[0].revents().is_empty())
     }
+
+    /// Waits until the bell rings, what it listens to changes, or `left` has passed. May return early: the caller
+    /// looks again.
+    pub(super) fn wait_for(&self, left: Duration) {
+        let left = if self.changes.is_some() { left } else { left.min(UNTOLD) };
+        let timer = match timer(left) {
+            Ok(timer) => timer,
+            Err(error) => {
+                tracing::debug!(%error, "no timer for the end of a lease");
+                return std::thread::sleep(left.min(UNTOLD));
+            }
+        };
+        let mut ready = self.poll_fds();
+        ready.push(PollFd::from_borrowed_fd(timer.as_fd(), PollFlags::IN));
+        if let Err(error) = poll_through(&mut ready) {
+            tracing::debug!(%error, "waiting for the end of a lease");
+            std::thread::sleep(left.min(UNTOLD));
+        }
+    }
+
+    /// The rope first.
+    fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        let files = [Some(&self.rope), self.changes.as_ref()].into_iter().flatten();
+        files.map(|file| PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN)).collect()
+    }
 }
 
-/// Waits until the bell rings, the file changes or `left` has passed. If the system has no timer for us, for a second
-/// at most: the caller looks again.
-pub(super) fn wait_for_change(bell: &Bell, left: Duration) {
-    let timer = match timer(left) {
-        Ok(timer) => timer,
-        Err(error) => {
-            tracing::debug!(%error, "no timer for the end of a lease");
-            return std::thread::sleep(left.min(Duration::from_secs(1)));
-        }
-    };
-    let _ = poll_through(&mut [
-        PollFd::from_borrowed_fd(bell.rope.as_fd(), PollFlags::IN),
-        PollFd::from_borrowed_fd(bell.changes.as_fd(), PollFlags::IN),
-        PollFd::from_borrowed_fd(timer.as_fd(), PollFlags::IN),
-    ]);
+fn listener(path: &Path, events: WatchFlags) -> io::Result<OwnedFd> {
+    let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    inotify::add_watch(&changes, path, events)?;
+    Ok(changes)
 }
 
 fn poll_through(ready: &mut [PollFd<'_>]) -> io::Result<()> {

@@ -68,16 +68,17 @@ impl Shared {
     ) -> Result<Claim> {
         let failed = |doing, error| self.failed(file_name, doing, error);
         let sent = self.clock.now();
-        let page = file.read().map_err(|error| failed("read", error))?;
+        let mut page = Page::blank();
+        file.read(&mut page).map_err(|error| failed("read", error))?;
         let now = self.now();
         let last = match self.record(&page, &request.name, file_name) {
             Ok(Some(record)) => match record.state {
                 State::Leased(lease) if !lease.left(&now).is_zero() => {
                     return Ok(Claim::Leased(holder(&request.name, &page, &record, &now)));
                 }
-                _ => page.last_token(),
+                _ => page.last_token(Some(&record)),
             },
-            Ok(None) => page.last_token(),
+            Ok(None) => page.last_token(None),
             // What a file holds that nobody uses any more is nobody's trouble.
             Err(_) if matches!(file.is_current(), Ok(false)) => return Ok(Claim::Gone),
             Err(error) => return Err(error),
@@ -136,7 +137,7 @@ impl Shared {
                 source: format!(
                     "lock file `{}` belongs to lock `{}`, not to `{name}`; {}",
                     self.place.path.join(file_name).display(),
-                    record.name,
+                    record.name.escape_debug(),
                     next_step(name)
                 )
                 .into(),
@@ -167,7 +168,8 @@ impl Shared {
     pub(super) fn failed(&self, file_name: &str, doing: &str, error: io::Error) -> Error {
         use io::ErrorKind as Kind;
         let path = self.place.path.join(file_name);
-        let message = format!("cannot {doing} lock file `{}`: {error}", path.display());
+        let what = if file_name.is_empty() { "directory" } else { "file" };
+        let message = format!("cannot {doing} lock {what} `{}`: {error}", path.display());
         match error.kind() {
             Kind::PermissionDenied | Kind::ReadOnlyFilesystem | Kind::InvalidInput => Error::config(format!(
                 "{message}; check who owns it and its directory, or name another one as `file:///path`"
@@ -193,10 +195,12 @@ impl Shared {
 }
 
 fn next_step(name: &Name) -> String {
+    let plain =
+        name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b":/@+,=._-".contains(&byte));
+    let name = if plain { name.to_string() } else { format!("'{}'", name.as_str().replace('\'', r"'\''")) };
     format!(
-        "once you are sure that nobody holds the lock, start it over with `fencepost force-release {} --now \
-         --reason …`",
-        crate::text::encode(name.as_str(), b":/@+,=")
+        "once you are sure that nobody holds the lock, start it over with `fencepost force-release {name} --now \
+         --reason …`"
     )
 }
 
@@ -243,17 +247,19 @@ fn boot() -> [u8; 16] {
 
 /// This process: its pid, and when it started. Asked anew in a forked child.
 pub(super) fn process() -> (u32, u64) {
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
     static PID: AtomicU32 = AtomicU32::new(0);
     static STARTED: AtomicU64 = AtomicU64::new(0);
-    let pid = std::process::id();
-    if PID.load(Ordering::Acquire) != pid {
+    let generation = super::fork::generation() + 1;
+    if KNOWN.load(Ordering::Acquire) != generation {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The second field is the command in parentheses, which may contain anything; the start is the 22nd.
         let started = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(19)?.parse().ok());
         STARTED.store(started.unwrap_or(0), Ordering::Relaxed);
-        PID.store(pid, Ordering::Release);
+        PID.store(std::process::id(), Ordering::Relaxed);
+        KNOWN.store(generation, Ordering::Release);
     }
-    (pid, STARTED.load(Ordering::Relaxed))
+    (PID.load(Ordering::Relaxed), STARTED.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]

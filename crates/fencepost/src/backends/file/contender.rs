@@ -11,12 +11,12 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use super::bell::{Bell, wait_for_change};
+use super::bell::Bell;
 use super::claim::Claim;
 use super::lockfile::LockFile;
 use super::{Shared, place};
 use crate::backend::{Grant, Request, lock};
-use crate::{Error, Name, Owner, Result};
+use crate::{Error, Name, Result};
 
 /// The callers that wait, by name.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Queues {
     fn goes_on(&self, name: &Name, thread: u64) -> bool {
         let mut queues = lock(&self.0);
         let Some(queue) = queues.get_mut(name).filter(|queue| queue.thread == thread) else { return false };
-        queue.waiters.retain(|waiter| !waiter.reply.is_closed());
+        queue.prune();
         let empty = queue.waiters.is_empty();
         if empty {
             queues.remove(name);
@@ -62,11 +62,18 @@ impl Queues {
         !empty
     }
 
-    fn leave(&self, name: &Name, owner: Owner) {
-        let mut queues = lock(&self.0);
-        let Some(queue) = queues.get_mut(name) else { return };
-        queue.waiters.retain(|waiter| waiter.request.owner != owner);
-        if let (true, Some(bell)) = (queue.waiters.is_empty(), &queue.bell) {
+    /// Lets those go who do not wait any more.
+    fn prune(&self, name: &Name) {
+        if let Some(queue) = lock(&self.0).get_mut(name) {
+            queue.prune();
+        }
+    }
+}
+
+impl Queue {
+    fn prune(&mut self) {
+        self.waiters.retain(|waiter| !waiter.reply.is_closed());
+        if let (true, Some(bell)) = (self.waiters.is_empty(), &self.bell) {
             bell.ring();
         }
     }
@@ -96,6 +103,8 @@ impl Shared {
         let queue = queues.entry(name.clone()).or_default();
         queue.bell = bell;
         queue.waiters.push_front(waiter);
+        // It may have gone while it was out of the queue.
+        queue.prune();
         // Another thread may have taken over, served everybody else and gone.
         if queue.thread == 0
             && let Err(error) = self.start_contender(name, queue)
@@ -158,7 +167,7 @@ fn contend(shared: &Arc<Shared>, name: &Name, thread: u64) {
                 match listening.take() {
                     Some(bell) => {
                         shared.put_back(name, waiter, Some(Bell::clone(&bell)));
-                        wait_for_change(&bell, left);
+                        bell.wait_for(left);
                     }
                     // Listen first, then look again: a change in between is not missed.
                     None => match Bell::listening(&shared.place.path.join(&file_name)) {
@@ -202,7 +211,9 @@ impl Drop for Place {
         if self.answer.is_terminated() {
             return;
         }
-        self.shared.queues.leave(&self.request.name, self.request.owner);
+        // First closed, then out of the queue: between the two, nobody takes us for one that waits.
+        self.answer.close();
+        self.shared.queues.prune(&self.request.name);
         // The holder may have changed while we waited; the error of a wait in vain names the last one.
         if let Ok(Some(holder)) = self.shared.look_up(&self.request.name) {
             self.request.seen.note(holder);

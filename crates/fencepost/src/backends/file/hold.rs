@@ -164,7 +164,10 @@ impl Hold for FlockHold {
 impl Drop for FlockHold {
     /// A grant that never became a guard, or whose guard is gone.
     fn drop(&mut self) {
-        lock(&self.shared.held).remove(&self.owner);
-        self.give_back();
+        // In a forked child it is the parent's, and any mutex may have been locked by a thread that is not here.
+        if self.generation == fork::generation() {
+            lock(&self.shared.held).remove(&self.owner);
+            self.give_back();
+        }
     }
 }

@@ -88,7 +88,7 @@ impl Shared {
             return Ok(Some(Err(Loss::Taken)));
         };
         let locked = file.try_lock().map_err(failed)?;
-        let page = if locked { file.read() } else { file.peek() }.map_err(failed)?;
+        let page = file.peek().map_err(failed)?;
         let out = match self.lease(&page, name, owner, file_name)? {
             Ok(_) if !locked => return Ok(None),
             Ok((record, lease)) => Ok(act(&file, &page, &record, lease).map_err(failed)?),

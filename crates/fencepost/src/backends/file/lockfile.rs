@@ -80,6 +80,12 @@ impl LockFile {
         }
     }
 
+    /// The directory itself, whose flock is the operators' turn.
+    pub(super) fn directory(place: &Place) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self::noted(|| openat(&place.dir, ".", flags, Mode::empty()))
+    }
+
     fn noted(mut open: impl FnMut() -> rustix::io::Result<OwnedFd>) -> io::Result<Self> {
         let file = fork::noted(|| open().map_err(io::Error::from))?;
         Ok(Self { file, locked: AtomicBool::new(false) })
@@ -136,13 +142,12 @@ impl LockFile {
     }
 
     /// Reads the page. Whole only under the flock.
-    pub(super) fn read(&self) -> io::Result<Page> {
-        let mut page = Page::blank();
+    pub(super) fn read(&self, page: &mut Page) -> io::Result<()> {
         loop {
             match pread(&self.file, &mut page.bytes[..], 0) {
                 Ok(len) => {
                     page.len = len;
-                    return Ok(page);
+                    return Ok(());
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -152,13 +157,14 @@ impl LockFile {
 
     /// Reads the page without the flock: looks again while it may be half written.
     pub(super) fn peek(&self) -> io::Result<Page> {
-        let mut page = self.read()?;
+        let mut page = Page::blank();
+        self.read(&mut page)?;
         for _ in 0..LOOKS {
             if page.record().is_ok() && page.revocation().is_ok() {
                 break;
             }
             std::thread::yield_now();
-            page = self.read()?;
+            self.read(&mut page)?;
         }
         Ok(page)
     }
@@ -186,12 +192,11 @@ impl LockFile {
         written
     }
 
-    /// Writes a revocation; no flock needed. Then touches the file, which is what holders listen to.
+    /// Writes a revocation; no flock needed. Holders hear of it when the file is touched or replaced.
     pub(super) fn revoke(&self, revocation: &Revocation<'_>) -> io::Result<()> {
         let mut slot = [0; REVOCATION];
         let len = revocation.encode(&mut slot);
-        write_at(self.file.as_fd(), &slot[..len], REVOCATION as u64)?;
-        self.touch()
+        write_at(self.file.as_fd(), &slot[..len], REVOCATION as u64)
     }
 
     /// Sets the time of modification to now.

@@ -20,7 +20,8 @@
 //!   stopped holder keeps it. The ttl matters only for detached locks.
 //! - A detached lock is a lease in the record that outlives its process, and a reboot.
 //! - Neither a forked child (without exec) nor an executed program keeps a lock. In a forked child the parent's guards
-//!   mean nothing; connect again there.
+//!   mean nothing; connect again there. To let another process keep a lock on purpose, hand it a *duplicate* of the
+//!   guard's lifeline.
 //! - Waiters block in the kernel. Inside a process they are served in order; between processes the kernel chooses.
 //! - A lock file that cannot be read is reported and not touched.
 //!

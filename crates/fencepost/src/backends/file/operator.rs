@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, statat, unlinkat};
 
 use super::claim::{holder, process, wall};
 use super::lockfile::{LockFile, UNFINISHED};
 use super::place::{self, SUFFIX};
-use super::record::{Record, Revocation, State};
+use super::record::{Page, Record, Revocation, State};
 use super::{Shared, record};
 use crate::backend::Revoked;
 use crate::{Error, Holder, Name, Owner, Result};
@@ -83,12 +83,14 @@ impl Shared {
             let victim = match self.holder_of(&file, name, &file_name) {
                 Ok(Some(victim)) => victim,
                 Ok(None) => return Ok(None),
-                Err(Error::Backend { .. }) if now => return self.start_over(&file, name, reason).map(Some),
+                Err(Error::Backend { .. }) if now => {
+                    return self.start_over(&file, name, reason).await.map(Some);
+                }
                 Err(error) => return Err(error),
             };
             let revoked = match (victim.expires_in, victim.owner) {
                 (Some(_), Some(owner)) => self.revoke_lease(name, owner, reason).await?,
-                (None, Some(owner)) => self.revoke_flock(&file, name, owner, reason, now)?,
+                (None, Some(owner)) => self.revoke_flock(&file, name, owner, reason, now).await?,
                 _ => None,
             };
             if let Some(revoked) = revoked {
@@ -102,7 +104,7 @@ impl Shared {
 
     /// Asks the holder to let go; with `now` also puts a new file in the place of the one that it has locked. `None`
     /// if it has let go by itself.
-    fn revoke_flock(
+    async fn revoke_flock(
         &self,
         file: &LockFile,
         name: &Name,
@@ -112,29 +114,32 @@ impl Shared {
     ) -> Result<Option<Revoked>> {
         let file_name = place::file_name(name);
         let failed = |error| self.failed(&file_name, "write", error);
-        let _turn = self.operators_turn().map_err(failed)?;
+        let _turn = self.operators_turn().await?;
         let page = file.peek().map_err(failed)?;
         let Some(record) = self.record(&page, name, &file_name)? else { return Ok(None) };
         if record.owner != owner || record.state != State::Held || !file.is_current().map_err(failed)? {
             return Ok(None);
         }
-        let last = page.last_token().map_err(|damage| self.damaged(&file_name, name, damage))?;
+        let last = page.last_token(Some(&record)).map_err(|damage| self.damaged(&file_name, name, damage))?;
         let token = self.next_token(last, &self.now())?;
         let revocation = Revocation { victim: owner, token: token.get(), reason };
+        file.revoke(&revocation).map_err(failed)?;
         if now {
+            // The victim hears of it by the replacement: told any earlier it might let go first, and we would replace
+            // the file of its successor.
             let fresh = Record { state: State::Free, token: token.get(), durable: self.durable, ..record };
-            file.revoke(&revocation).map_err(failed)?;
             LockFile::replace(&self.place, &file_name, &fresh, self.durable).map_err(failed)?;
         } else {
-            file.revoke(&revocation).map_err(failed)?;
             if self.durable {
                 file.sync(&self.place, false).map_err(failed)?;
             }
             // If another one took the lock before it could see the reserved token, that token is not ours to give.
+            // Looked at before the victim hears of it: a successor of one that lets go at once is none of our business.
             let after = file.peek().map_err(failed)?;
             if self.record(&after, name, &file_name)?.is_none_or(|after| after.owner != owner) {
                 return Ok(None);
             }
+            file.touch().map_err(failed)?;
         }
         let mut victim = holder(name, &page, &record, &self.now());
         victim.revoked = Some(reason.to_owned());
@@ -146,12 +151,14 @@ impl Shared {
         let revoked = self.on_lease(name, owner, |file, page, record, _| {
             let wrong = |_| std::io::Error::from(std::io::ErrorKind::InvalidData);
             let now = self.now();
-            let token =
-                self.next_token(page.last_token().map_err(wrong)?, &now).map_err(std::io::Error::other)?;
+            let token = self
+                .next_token(page.last_token(Some(record)).map_err(wrong)?, &now)
+                .map_err(std::io::Error::other)?;
             // The reason first: whoever finds its lease gone then finds out why.
             file.revoke(&Revocation { victim: owner, token: token.get(), reason })?;
             let fresh = Record { state: State::Free, token: token.get(), ..*record };
             file.write_or_restore(&fresh, page)?;
+            file.touch()?;
             if self.durable {
                 file.sync(&self.place, false)?;
             }
@@ -163,12 +170,13 @@ impl Shared {
     }
 
     /// Replaces a file that cannot be read. Whoever has it locked loses it.
-    fn start_over(&self, file: &LockFile, name: &Name, reason: &str) -> Result<Revoked> {
+    async fn start_over(&self, file: &LockFile, name: &Name, reason: &str) -> Result<Revoked> {
         let file_name = place::file_name(name);
         let failed = |error| self.failed(&file_name, "replace", error);
-        let _turn = self.operators_turn().map_err(failed)?;
+        let _turn = self.operators_turn().await?;
         let page = file.peek().map_err(failed)?;
-        let token = self.next_token(page.last_token().unwrap_or(0), &self.now())?;
+        let token = self
+            .next_token(page.last_token(page.record().ok().flatten().as_ref()).unwrap_or(0), &self.now())?;
         let (pid, started) = process();
         let fresh = Record {
             state: State::Free,
@@ -187,11 +195,21 @@ impl Shared {
         Ok(Revoked::new(victim, token, true))
     }
 
-    /// One operator at a time, so that no two reserve the same token. The turn lasts for a few system calls.
-    fn operators_turn(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let turn = openat(&self.place.dir, ".", flags, Mode::empty())?;
-        flock(&turn, FlockOperation::LockExclusive)?;
+    /// One operator at a time, so that no two reserve the same token. A turn lasts for a few system calls.
+    async fn operators_turn(&self) -> Result<LockFile> {
+        let failed = |error| self.failed("", "lock", error);
+        let (turn, deadline) =
+            (LockFile::directory(&self.place).map_err(failed)?, self.clock.now().plus(self.timeout));
+        for tried in 0.. {
+            if turn.try_lock().map_err(failed)? {
+                break;
+            }
+            if self.clock.now() >= deadline {
+                let source = "another force-release is under way and does not end; it may be stopped".into();
+                return Err(Error::Unavailable { store: self.label.clone(), source });
+            }
+            self.pause(tried).await;
+        }
         Ok(turn)
     }
 
@@ -238,12 +256,13 @@ impl Shared {
         if !file.try_lock()? || !file.is_current()? || !self.is_idle(file_name, IDLE) {
             return Ok(());
         }
-        let (page, now) = (file.read()?, self.now());
+        let (mut page, now) = (Page::blank(), self.now());
+        file.read(&mut page)?;
         let over = match page.record() {
             Ok(None) => true,
             Ok(Some(record)) => {
                 let leased = matches!(record.state, State::Leased(lease) if !lease.left(&now).is_zero());
-                !leased && !record.durable && page.last_token().is_ok_and(|last| last < now.wall)
+                !leased && !record.durable && page.last_token(Some(&record)).is_ok_and(|last| last < now.wall)
             }
             Err(_) => false,
         };

@@ -170,10 +170,10 @@ impl Page {
         Ok(revocation.map(|revocation| revocation.reason))
     }
 
-    /// The largest token that either slot knows of.
-    pub(super) fn last_token(&self) -> Result<u64, Damage> {
-        let record = self.record()?.map_or(0, |record| record.token);
-        Ok(self.revocation()?.map_or(0, |revocation| revocation.token).max(record))
+    /// The largest token that either slot knows of; `record` is this page's.
+    pub(super) fn last_token(&self, record: Option<&Record<'_>>) -> Result<u64, Damage> {
+        let revoked = self.revocation()?.map_or(0, |revocation| revocation.token);
+        Ok(record.map_or(0, |record| record.token).max(revoked))
     }
 }
 
@@ -233,11 +233,16 @@ fn open<'a>(slot: &'a [u8], magic: &[u8; 8]) -> Result<Reader<'a>, Damage> {
     Ok(Reader(&slot[HEADER..]))
 }
 
-/// FNV-1a, 64 bits, of everything but the checksum's own place. Guards against accidents, not against forgery:
-/// whoever may write the directory may take the locks.
+/// A hash of everything but the checksum's own place, eight bytes a step: each step is a bijection of the state, so
+/// a change in one place always shows. Guards against accidents, not against forgery: whoever may write the directory
+/// may take the locks.
 fn checksum(slot: &[u8]) -> u64 {
-    let bytes = slot[..16].iter().chain(&slot[HEADER..]);
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    [&slot[..16], &slot[HEADER..]].iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {
+        let (words, rest) = part.as_chunks::<8>();
+        let hash = words.iter().fold(hash, |hash, word| step(hash, u64::from_le_bytes(*word)));
+        rest.iter().fold(hash, |hash, byte| step(hash, u64::from(*byte)))
+    })
 }
 
 struct Reader<'a>(&'a [u8]);

@@ -72,9 +72,10 @@ fn start(shared: &Arc<Shared>) -> std::io::Result<Bell> {
 }
 
 fn listen(bell: &Bell, shared: &Weak<Shared>) {
+    let Some(changes) = bell.changes() else { return };
     while let Ok(true) = bell.wait() {
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = Reader::new(&*bell.changes, &mut buffer);
+        let mut events = Reader::new(changes, &mut buffer);
         // Ends when nothing is left to read.
         while let Ok(event) = events.next() {
             let Some(shared) = shared.upgrade() else { return };

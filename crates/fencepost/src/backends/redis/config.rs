@@ -22,6 +22,7 @@ pub(super) struct Config {
     pub(super) timeout: Duration,
     pub(super) allow_evicting: bool,
     pub(super) allow_replica: bool,
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(super) tls: Option<TlsFiles>,
 }
 

@@ -59,6 +59,12 @@ struct Line {
     connecting: tokio::sync::Mutex<()>,
 }
 
+impl Line {
+    fn usable(&self) -> Option<Arc<Link>> {
+        lock(&self.current).clone().filter(|link| link.connection.is_usable())
+    }
+}
+
 /// A greeted connection.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -228,16 +234,20 @@ impl Node {
     /// The current runtime's connection, opened if need be.
     pub(super) async fn link(&self, deadline: Moment) -> Result<Arc<Link>> {
         let line = self.line();
-        let usable = |line: &Line| lock(&line.current).clone().filter(|link| link.connection.is_usable());
-        if let Some(link) = usable(&line) {
-            return Ok(link);
+        match line.usable() {
+            Some(link) => Ok(link),
+            // Boxed: it is rare, and large, and would make the future of every request as large.
+            None => Box::pin(self.new_link(&line, deadline)).await,
         }
+    }
+
+    async fn new_link(&self, line: &Line, deadline: Moment) -> Result<Arc<Link>> {
         let connect = async {
             let _turn = line.connecting.lock().await;
-            if let Some(link) = usable(&line) {
+            if let Some(link) = line.usable() {
                 return Ok(link);
             }
-            let link = Arc::new(self.connect(&line).await?);
+            let link = Arc::new(self.connect(line).await?);
             *lock(&line.current) = Some(link.clone());
             Ok(link)
         };
