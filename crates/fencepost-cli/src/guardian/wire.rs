@@ -92,9 +92,8 @@ pub(super) fn receive<T: DeserializeOwned>(
     let received = loop {
         let mut buffers = [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
-            // Unread messages of ours died with the other side.
-            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            // The other side left without reading all of ours, which is said once and before its own last words.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             received => break received?,
         }
     };
@@ -129,6 +128,16 @@ mod tests {
         let (order, descriptor) = receive::<Order>(there.as_fd()).unwrap().unwrap();
         assert!(matches!(order, Order::Signal(15)) && descriptor.is_none());
         assert!(receive::<Order>(there.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_last_words_of_a_side_that_did_not_listen_are_heard() {
+        let (here, there) = pair().unwrap();
+        send(here.as_fd(), &Order::Lost, None).unwrap();
+        send(there.as_fd(), &Answer::TooLate, None).unwrap();
+        drop(there);
+        assert_eq!(receive::<Answer>(here.as_fd()).unwrap().unwrap().0, Answer::TooLate);
+        assert!(receive::<Answer>(here.as_fd()).unwrap().is_none());
     }
 
     #[test]

@@ -167,6 +167,14 @@ pub(crate) fn is_alive(pid: Pid) -> bool {
     state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
 }
 
+/// Waits until a process runs `program`. A shell that is interrupted on its way there may swallow the signal.
+pub(crate) fn becomes(pid: Pid, program: &str) {
+    eventually(&format!("it runs `{program}`"), || {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        name.is_ok_and(|name| name.trim() == program)
+    });
+}
+
 /// The state of a process as `ps` shows it.
 pub(crate) fn state(pid: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
