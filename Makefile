@@ -13,7 +13,7 @@ export RUST_TEST_THREADS ?= 4
 export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test bench man completions install clean
+.PHONY: help deps build lint test model bench man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ lint: ## Check format, lints and documentation; warnings are errors
 
 test: deps lint ## Check everything; leaves no process and no file behind
 	@sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked
+
+model: ## Search more states of the Redis protocol than `test` does; takes minutes
+	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored
 
 bench: ## Measure the stores beside their raw limits
 	$(CARGO) run --release --locked -p fencepost-bench

@@ -62,6 +62,22 @@ impl Locks {
         run(&runtime, self.locks.attach(handle)).map(|guard| Guard { guard, runtime })
     }
 
+    /// See [`crate::Locks::extend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()> {
+        run(&self.runtime(), self.locks.extend(handle, ttl))
+    }
+
+    /// See [`crate::Locks::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(&self, handle: &Handle) -> Result<()> {
+        run(&self.runtime(), self.locks.release(handle))
+    }
+
     /// See [`crate::Locks::list`].
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::text::printable;
 use crate::{Holder, Name, format_duration};
 
 /// The result of everything in this crate that can fail.
@@ -16,7 +17,7 @@ pub type Source = Box<dyn std::error::Error + Send + Sync>;
 #[non_exhaustive]
 pub enum Error {
     /// Somebody else has the lock and the caller did not want to wait.
-    #[error("lock `{name}` is busy{}", holder_phrase(holder))]
+    #[error("lock `{}` is busy{}", printable(name.as_str()), holder_phrase(holder))]
     Busy {
         /// The lock.
         name: Name,
@@ -25,7 +26,10 @@ pub enum Error {
     },
 
     /// Somebody else kept the lock for as long as the caller was willing to wait.
-    #[error("lock `{name}` was not free within {}{}", format_duration(*waited), holder_phrase(holder))]
+    #[error(
+        "lock `{}` was not free within {}{}",
+        printable(name.as_str()), format_duration(*waited), holder_phrase(holder)
+    )]
     Timeout {
         /// The lock.
         name: Name,
@@ -36,7 +40,7 @@ pub enum Error {
     },
 
     /// The lock was held and is not any more.
-    #[error("lock `{name}` was lost: {why}")]
+    #[error("lock `{}` was lost: {why}", printable(name.as_str()))]
     Lost {
         /// The lock.
         name: Name,
@@ -55,7 +59,7 @@ pub enum Error {
 
     /// A request was sent and its answer never came. For a release: the lock ends by itself when its ttl does,
     /// and the release is still being tried in the background.
-    #[error("outcome for lock `{name}` is unknown: {source}")]
+    #[error("outcome for lock `{}` is unknown: {source}", printable(name.as_str()))]
     Uncertain {
         /// The lock.
         name: Name,
@@ -163,7 +167,7 @@ impl fmt::Display for Loss {
             Self::Expired => f.write_str("its lease ended"),
             Self::Taken => f.write_str("its entry in the store is gone or belongs to somebody else"),
             Self::ForceReleased { reason } => {
-                write!(f, "force-released by an operator: {}", reason.escape_debug())
+                write!(f, "force-released by an operator: {}", printable(reason))
             }
             Self::SessionEnded => f.write_str("the session that carried it ended"),
             Self::Unreachable => f.write_str("the store did not answer renewals until the lease ended"),

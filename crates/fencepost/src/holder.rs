@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
+use crate::text::printable;
 use crate::{FencingToken, Name, Owner};
 
 /// Who holds a lock, as others see it. What a store does not know is `None`.
@@ -58,14 +59,14 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         match (&self.host, self.pid) {
-            (Some(host), Some(pid)) => parts.push(format!("host `{host}`, pid {pid}")),
-            (Some(host), None) => parts.push(format!("host `{host}`")),
+            (Some(host), Some(pid)) => parts.push(format!("host `{}`, pid {pid}", printable(host))),
+            (Some(host), None) => parts.push(format!("host `{}`", printable(host))),
             (None, Some(pid)) => parts.push(format!("pid {pid}")),
             (None, None) if self.owner.is_none() => parts.push("a foreign client".to_owned()),
             (None, None) => {}
         }
         if let Some(note) = self.note.as_deref().filter(|note| !note.is_empty()) {
-            parts.push(format!("note `{}`", note.escape_debug()));
+            parts.push(format!("note `{}`", printable(note)));
         }
         if let Some(age) = self.age() {
             parts.push(format!("held for {}", crate::format_duration(age)));
@@ -75,7 +76,7 @@ impl fmt::Display for Holder {
             None => parts.push("no expiry".to_owned()),
         }
         if let Some(reason) = &self.revoked {
-            parts.push(format!("force-release asked for: `{}`", reason.escape_debug()));
+            parts.push(format!("force-release asked for: `{}`", printable(reason)));
         }
         f.write_str(&parts.join(", "))
     }

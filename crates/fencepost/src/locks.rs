@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::backend::{Backend, Capabilities, Revoked};
+use crate::backend::{Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;
 use crate::events::{Counters, Stats};
 use crate::keeper::Keeper;
-use crate::options::{DEFAULT_TTL, Options};
-use crate::{Guard, Handle, Holder, Lock, LockSet, Name, Result, backends};
+use crate::options::{DEFAULT_TTL, Options, check_ttl};
+use crate::{Error, Guard, Handle, Holder, Lock, LockSet, Name, Result, backends};
 
 /// How long [`Locks::close`] waits for releases that are still under way.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -86,6 +86,11 @@ impl Locks {
         LockSet::new(self.clone(), names, Options::new(self.0.default_ttl))
     }
 
+    /// The ttl of locks that name none: the store URL's `ttl`, else 30 s.
+    pub fn default_ttl(&self) -> Duration {
+        self.0.default_ttl
+    }
+
     /// Goes on with a lock that was detached, maybe by another process. Holds nothing until the store has answered
     /// one renewal that is conditional on the handle's owner. For other options than the defaults use
     /// [`Lock::attach`].
@@ -94,6 +99,35 @@ impl Locks {
     /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle.
     pub async fn attach(&self, handle: &Handle) -> Result<Guard> {
         self.lock(handle.name().as_str()).attach(handle).await
+    }
+
+    /// Makes a detached lock end `ttl` from now, unless it ends later already, by one conditional renewal.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle.
+    pub async fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()> {
+        self.take_over(handle, ttl).await.map(drop)
+    }
+
+    /// Gives a detached lock back.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle,
+    /// [`Uncertain`](crate::Error::Uncertain) if the store did not answer: the lock ends with its ttl then.
+    pub async fn release(&self, handle: &Handle) -> Result<()> {
+        let grant = self.take_over(handle, self.0.default_ttl).await?;
+        match grant.hold.release().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::lost(handle.name(), crate::Loss::Taken)),
+            Err(error) => Err(Error::Uncertain { name: handle.name().clone(), source: Box::new(error) }),
+        }
+    }
+
+    /// Shows the store that a handle is good. The grant can be dropped: the lock stays a lease.
+    async fn take_over(&self, handle: &Handle, ttl: Duration) -> Result<Grant> {
+        check_ttl(ttl)?;
+        let request = Request::new(handle.name().clone(), ttl, "".into(), Arc::default());
+        self.0.backend.attach(handle, &request).await
     }
 
     /// All holders whose name starts with `prefix` (empty: all), by name.

@@ -1,5 +1,6 @@
 //! Percent-encoding, the one escape used for names in files, keys, handles and URLs; and durations as text.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::{Error, Result};
@@ -31,6 +32,22 @@ pub(crate) fn decode(text: &str) -> Option<String> {
         out.push(u8::try_from(high * 16 + low).ok()?);
     }
     String::from_utf8(out).ok()
+}
+
+/// Text as it can be shown in one line on any terminal: control characters become escapes.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if character.is_control() {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// Reads a duration as people write it: `500ms`, `30s`, `5m`, `2h`, `1d`.
@@ -100,6 +117,12 @@ mod tests {
         fn different_texts_have_different_encodings(a in ".{0,20}", b in ".{0,20}") {
             prop_assert_eq!(encode(&a, b"") == encode(&b, b""), a == b);
         }
+    }
+
+    #[test]
+    fn what_is_shown_cannot_drive_a_terminal() {
+        assert_eq!(printable("order's \u{1b}[2J\n"), "order's \\u{1b}[2J\\n");
+        assert!(matches!(printable("ä/ö `x`"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::args::{Acquire, Global};
 use crate::exit::{Failure, Outcome, system};
-use crate::output::Console;
+use crate::output::{Console, shown};
 use crate::signals::{Caught, Incoming};
 use crate::{store, waiting};
 
@@ -55,14 +55,14 @@ async fn acquire(args: &Acquire, locks: &Locks, console: Console, signals: &Inco
     let printed = console.result(&Detached::new(&handle, left), || handle.to_string());
     if printed.is_err() {
         // Nobody has the handle, so nobody could release the lock.
-        locks.attach(&handle).await?.release().await?;
+        locks.release(&handle).await?;
     }
     printed?;
     if console.has_live_line() {
         let left = left.map(fencepost::format_duration).unwrap_or_default();
         console.note(&format!(
             "lock `{}` is yours for {left}; `fencepost extend` and `release` take the handle",
-            handle.name()
+            shown(handle.name().as_str())
         ));
     }
     Ok(0)

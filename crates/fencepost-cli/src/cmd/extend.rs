@@ -5,18 +5,19 @@ use fencepost::{Locks, format_duration};
 use super::acquire::{Detached, time_left};
 use crate::args::Extend;
 use crate::exit::Outcome;
-use crate::output::Console;
+use crate::output::{Console, shown};
 
 pub(super) async fn run(args: &Extend, locks: &Locks, console: Console) -> Outcome {
-    let mut lock = locks.lock(args.handle.name().as_str()).renew(false);
-    if let Some(ttl) = args.ttl {
-        lock = lock.ttl(ttl);
-    }
-    let handle = lock.attach(&args.handle).await?.detach().await?;
-    let left = time_left(locks, &handle).await;
-    console.result(&Detached::new(&handle, left), String::new)?;
+    let handle = &args.handle;
+    locks.extend(handle, args.ttl.unwrap_or(locks.default_ttl())).await?;
+    let left = time_left(locks, handle).await;
+    console.result(&Detached::new(handle, left), String::new)?;
     if let Some(left) = left {
-        console.note(&format!("lock `{}` now ends in {}", handle.name(), format_duration(left)));
+        console.note(&format!(
+            "lock `{}` now ends in {}",
+            shown(handle.name().as_str()),
+            format_duration(left)
+        ));
     }
     Ok(0)
 }

@@ -8,7 +8,7 @@ use crate::exit::Outcome;
 use crate::output::Console;
 
 pub(super) async fn run(args: &Release, locks: &Locks, console: Console) -> Outcome {
-    locks.attach(&args.handle).await?.release().await?;
+    locks.release(&args.handle).await?;
     console.result(&json!({ "name": args.handle.name().as_str(), "released": true }), String::new)?;
     Ok(0)
 }

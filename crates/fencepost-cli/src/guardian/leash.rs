@@ -106,8 +106,6 @@ impl Listening {
                     ready.clear_ready();
                     continue;
                 }
-                // A guardian that left without hearing our last order. What it said before comes next.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                 Ok(None) | Err(_) => return News::Gone,
             };
             return match answer {

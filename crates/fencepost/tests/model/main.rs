@@ -140,7 +140,8 @@ fn tokens_keep_their_order_when_locks_vanish_or_are_taken_away() {
 fn a_repeated_question_can_bring_back_a_lock_that_vanished() {
     // Two faults at once: the server lost the lock, and then runs a request that its owner sent over a connection that
     // has ended since. The old token is refused where a newer one was seen, but the owner does not learn of it.
-    // Attempts that end with their connection would not allow it.
+    // The store therefore ends an attempt with the connection that carried its question; all else is searched with the
+    // freer client that repeats it.
     let limits = Limits { vanishings: 1, breaks: 1, asks: 0, ..TWO };
     breaks(Promise::NoStaleRenewal, limits, |_| {});
     holds(Limits { repeats: false, ..limits }, FENCING, &[Sight::LateRequestServed, Sight::Renewed]);

@@ -81,7 +81,8 @@ pub(crate) struct Limits {
     /// Connections that end, and whose they may be.
     pub(crate) breaks: u8,
     pub(crate) breakers: &'static [u8],
-    /// A question that was unanswered then is repeated by the same owner over a new connection; else the attempt ends.
+    /// A question that was unanswered then is repeated by the same owner over a new connection; else, as the store does,
+    /// the attempt ends.
     pub(crate) repeats: bool,
     /// Waiters that give up.
     pub(crate) cancels: u8,

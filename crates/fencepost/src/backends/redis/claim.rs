@@ -91,7 +91,9 @@ impl<'a> Claim<'a> {
                 ));
             }
             // A new attempt under a new identity may be made at once; this one is undone.
-            Err(Error::Unavailable { source, .. }) if self.link.as_ref().is_some_and(|link| link.has_ended()) => {
+            Err(Error::Unavailable { source, .. })
+                if self.link.as_ref().is_some_and(|link| link.has_ended()) =>
+            {
                 return Err(Error::Uncertain { name: self.request.name.clone(), source });
             }
             Err(error) => return Err(error),
