@@ -53,6 +53,12 @@ impl Locks {
         Lock { options: lock.options.clone(), lock, runtime: self.runtime() }
     }
 
+    /// See [`crate::Locks::all`].
+    pub fn all<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
+        let set = self.locks.all(names);
+        LockSet { options: set.options.clone(), set, runtime: self.runtime() }
+    }
+
     /// See [`crate::Locks::attach`].
     ///
     /// # Errors
@@ -179,6 +185,15 @@ impl Lock {
         Ok(guard.map(|guard| Guard { guard, runtime }))
     }
 
+    /// See [`crate::Lock::attach`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach(&self, handle: &Handle) -> Result<Guard> {
+        let runtime = self.runtime.clone();
+        run(&self.runtime, self.chosen().attach(handle)).map(|guard| Guard { guard, runtime })
+    }
+
     /// Acquires, runs `work`, releases. A closure cannot be stopped from outside: let long work ask
     /// [`Guard::check`] now and then.
     ///
@@ -275,5 +290,89 @@ impl Guard {
     /// As there.
     pub fn detach(self) -> Result<Handle> {
         run(&self.runtime, self.guard.detach())
+    }
+}
+
+/// Several names that are acquired together. See [`crate::LockSet`].
+#[derive(Clone, Debug)]
+#[must_use = "a lock set holds nothing until it is acquired"]
+pub struct LockSet {
+    set: crate::LockSet,
+    options: Options,
+    runtime: Runtime,
+}
+
+impl LockSet {
+    chained_options!();
+
+    fn chosen(&self) -> crate::LockSet {
+        let mut set = self.set.clone();
+        set.options = self.options.clone();
+        set
+    }
+
+    /// See [`crate::LockSet::acquire`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn acquire(&self) -> Result<GuardSet> {
+        let runtime = self.runtime.clone();
+        run(&self.runtime, self.chosen().acquire()).map(|guards| GuardSet { guards, runtime })
+    }
+
+    /// See [`crate::LockSet::try_acquire`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_acquire(&self) -> Result<Option<GuardSet>> {
+        let runtime = self.runtime.clone();
+        let guards = run(&self.runtime, self.chosen().try_acquire())?;
+        Ok(guards.map(|guards| GuardSet { guards, runtime }))
+    }
+}
+
+/// Several held locks. See [`crate::GuardSet`].
+#[derive(Debug)]
+#[must_use = "dropping the guards releases the locks"]
+pub struct GuardSet {
+    guards: crate::GuardSet,
+    runtime: Runtime,
+}
+
+impl GuardSet {
+    /// The fencing token of each name, in the order of the names.
+    pub fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)> {
+        self.guards.tokens()
+    }
+
+    /// The fencing token of one name; `None` if it is not in the set.
+    pub fn token(&self, name: &str) -> Option<FencingToken> {
+        self.guards.token(name)
+    }
+
+    /// See [`crate::GuardSet::valid_for`].
+    pub fn valid_for(&self) -> Option<Duration> {
+        self.guards.valid_for()
+    }
+
+    /// See [`crate::GuardSet::state`].
+    pub fn state(&self) -> State {
+        self.guards.state()
+    }
+
+    /// See [`crate::GuardSet::check`].
+    ///
+    /// # Errors
+    /// [`Error::Lost`] for the first lock that is not held any more.
+    pub fn check(&self) -> Result<()> {
+        self.guards.check()
+    }
+
+    /// See [`crate::GuardSet::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(self) -> Result<()> {
+        run(&self.runtime, self.guards.release())
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct Held {
     signal: Arc<Signal>,
     clock: Clock,
     counters: Arc<Counters>,
+    ttl: Duration,
     renew_every: Option<Duration>,
     acquired: Moment,
     inner: Mutex<Inner>,
@@ -87,6 +88,7 @@ impl Held {
             signal: request.signal.clone(),
             clock,
             counters,
+            ttl: request.ttl,
             renew_every,
             acquired,
             inner: Mutex::new(Inner {
@@ -173,7 +175,7 @@ impl Held {
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        lock(&self.inner).lease.ttl()
+        self.ttl
     }
 
     pub(crate) fn valid_until(&self) -> Option<Moment> {
@@ -288,7 +290,7 @@ impl Held {
     fn round_trip(&self, sent: Moment) {
         let took = self.clock.now().since(sent);
         self.counters.round_trips.record(took);
-        let ttl = self.ttl_for_warning();
+        let ttl = self.ttl;
         if took > ttl / 4 {
             add(&self.counters.slow, 1);
             tracing::warn!(
@@ -296,11 +298,6 @@ impl Held {
                 "a store round trip took more than a quarter of the ttl; use a longer ttl or a nearer store"
             );
         }
-    }
-
-    /// The ttl without taking the lock: renewals count their round trip while they hold it.
-    fn ttl_for_warning(&self) -> Duration {
-        self.renew_every.map_or(Duration::MAX, |every| every.saturating_mul(3))
     }
 
     // --- the guard's side --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ use crate::{Error, FencingToken, Guard, Lock, Locks, Loss, Name, Result, State, 
 pub struct LockSet {
     locks: Locks,
     names: Vec<String>,
-    options: Options,
+    pub(crate) options: Options,
 }
 
 impl LockSet {

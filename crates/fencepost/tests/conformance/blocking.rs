@@ -35,6 +35,15 @@ async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
         guard.release().unwrap();
         assert!(waiter.join().unwrap() > first);
         assert!(locks.lock("a").scope(|guard| guard.token()).unwrap() > first);
+        let guards = locks.all(["b", "a"]).ttl(LONG).acquire().unwrap();
+        assert_eq!(guards.tokens().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(locks.all(["b", "c"]).try_acquire().unwrap().is_none());
+        guards.release().unwrap();
+        let handle = locks.lock("a").ttl(LONG).acquire().unwrap().detach().unwrap();
+        locks.extend(&handle, LONG).unwrap();
+        assert!(locks.lock("a").try_acquire().unwrap().is_none());
+        locks.release(&handle).unwrap();
+        assert!(matches!(locks.release(&handle), Err(Error::Lost { .. })));
         locks.close().unwrap();
     });
     let joined = bounded("the threads end", tokio::task::spawn_blocking(|| thread.join())).await.unwrap();
