@@ -230,8 +230,9 @@ pub trait Hold: Debug + Send + Sync + 'static {
     /// Gives the lock back: `true` if it was still ours. May be called again after an error.
     async fn release(&self) -> Result<bool>;
 
-    /// Turns the lock into a lease of `term` that outlives this process and that nobody renews.
-    async fn detach(&self, term: Duration) -> Result<()>;
+    /// Turns the lock into a lease of `term` that outlives this process and that nobody renews. Where locks are leases
+    /// anyway, a renewal.
+    async fn detach(&self, term: Duration) -> Result<Renewal>;
 
     /// A descriptor that keeps the lock held for as long as any process has it open, where the store works that
     /// way.

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::Renewal;
 use crate::held::Held;
 use crate::options::check_ttl;
 use crate::{Error, FencingToken, Handle, Locks, Loss, Name, Owner, Result, Risk};
@@ -182,9 +183,13 @@ impl Guard {
         self.check()?;
         self.locks.keeper().forget(&self.held);
         self.held.quiet().await;
-        self.held.hold.detach(self.held.ttl()).await?;
-        self.done = true;
-        Ok(Handle::new(self.name().clone(), self.owner(), self.token()))
+        match self.held.hold.detach(self.held.ttl()).await? {
+            Renewal::Lost(why) => Err(Error::lost(self.name(), why)),
+            Renewal::Renewed { .. } => {
+                self.done = true;
+                Ok(Handle::new(self.name().clone(), self.owner(), self.token()))
+            }
+        }
     }
 
     /// A descriptor that keeps the lock held for as long as any process has it open, where the store works that

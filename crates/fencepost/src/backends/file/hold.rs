@@ -12,7 +12,7 @@ use super::record::{Lease, Record, State};
 use super::watch::Watched;
 use super::{Shared, fork, place};
 use crate::backend::{Hold, Renewal, Request, Signal, lock};
-use crate::{Error, FencingToken, Loss, Name, Owner, Result};
+use crate::{FencingToken, Loss, Name, Owner, Result};
 
 #[derive(Debug)]
 pub(super) struct FlockHold {
@@ -139,11 +139,12 @@ impl Hold for FlockHold {
         Ok(self.give_back())
     }
 
-    async fn detach(&self, term: Duration) -> Result<()> {
+    async fn detach(&self, term: Duration) -> Result<Renewal> {
+        let sent = self.shared.clock.now();
         let mut held = lock(&self.held);
         let loss = if *held { self.loss()? } else { Some(Loss::Taken) };
         if let Some(why) = loss {
-            return Err(Error::lost(&self.name, why));
+            return Ok(Renewal::Lost(why));
         }
         let lease = Lease::ending(&self.shared.now(), term);
         let write = || {
@@ -153,7 +154,7 @@ impl Hold for FlockHold {
         write().map_err(|error| self.shared.failed(&place::file_name(&self.name), "write", error))?;
         *held = false;
         self.file.unlock();
-        Ok(())
+        Ok(Renewal::Renewed { sent, term: Some(term) })
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

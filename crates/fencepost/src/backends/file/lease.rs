@@ -180,11 +180,8 @@ impl Hold for LeaseHold {
         Ok(released.await?.is_ok())
     }
 
-    async fn detach(&self, term: Duration) -> Result<()> {
-        match self.renew(term).await? {
-            Renewal::Lost(why) => Err(Error::lost(&self.name, why)),
-            Renewal::Renewed { .. } => Ok(()),
-        }
+    async fn detach(&self, term: Duration) -> Result<Renewal> {
+        self.renew(term).await
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

@@ -15,7 +15,7 @@ use super::resp::Value;
 use super::{GRANT_TERM, milliseconds, record};
 use crate::backend::{Hold, Renewal, lock};
 use crate::clock::Moment;
-use crate::{Error, Loss, Name, Owner, Result};
+use crate::{Loss, Name, Owner, Result};
 
 /// Renewals that one script call makes. Larger ones would keep the server busy for too long at a time.
 const BATCH: usize = 100;
@@ -67,11 +67,8 @@ impl Hold for Held {
         Ok(ours.unwrap_or(answer.repeated || answer.value.as_int() == Some(1)))
     }
 
-    async fn detach(&self, term: Duration) -> Result<()> {
-        match self.renew(term).await? {
-            Renewal::Lost(why) => Err(Error::lost(&self.name, why)),
-            Renewal::Renewed { .. } => Ok(()),
-        }
+    async fn detach(&self, term: Duration) -> Result<Renewal> {
+        self.renew(term).await
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

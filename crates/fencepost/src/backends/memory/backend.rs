@@ -1,0 +1,174 @@
+//! The store's side of the memory store: what the core calls.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::{Call, Store, unavailable};
+use crate::backend::{Attempt, Backend, Capabilities, Grant, Hold, Renewal, Request, Revoked, lock};
+use crate::clock::{Clock, Moment};
+use crate::{Error, FencingToken, Handle, Holder, Loss, Name, Owner, Result};
+
+/// Gives back a grant that never reached its caller.
+pub(super) struct Undo<'a> {
+    pub(super) store: &'a Store,
+    pub(super) name: &'a Name,
+    pub(super) owner: Owner,
+    pub(super) armed: bool,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.store.release(self.name, self.owner);
+        }
+    }
+}
+
+/// A place in the queue of a name.
+struct Place<'a> {
+    store: &'a Store,
+    name: &'a Name,
+    turn: Arc<Notify>,
+}
+
+impl<'a> Place<'a> {
+    fn new(store: &'a Store, name: &'a Name) -> Self {
+        let turn = Arc::new(Notify::new());
+        lock(&store.0.names).entry(name.clone()).or_default().queue.push_back(turn.clone());
+        Self { store, name, turn }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = lock(&self.store.0.names).get_mut(self.name) {
+            entry.queue.retain(|turn| !Arc::ptr_eq(turn, &self.turn));
+            // The wake-up may have been meant for us; a spare one does no harm.
+            entry.wake();
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Store {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new("memory:".to_owned(), true, true, true)
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.before(Call::Acquire).await?;
+        match self.take(request, None) {
+            Ok(grant) => self.deliver(grant, request).await.map(Attempt::Granted),
+            Err(busy) => {
+                self.after(Call::Acquire).await?;
+                Ok(Attempt::Busy(busy.0))
+            }
+        }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Grant> {
+        self.before(Call::Acquire).await?;
+        let place = Place::new(self, &request.name);
+        loop {
+            let (holder, until) = match self.take(request, Some(&place.turn)) {
+                Ok(grant) => {
+                    drop(place);
+                    return self.deliver(grant, request).await;
+                }
+                Err(busy) => *busy,
+            };
+            if let Some(holder) = holder {
+                request.seen.note(holder);
+            }
+            let deadline = (until < Moment::NEVER).then_some(until);
+            self.0.clock.within(deadline, place.turn.notified()).await;
+        }
+    }
+
+    async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
+        self.before(Call::Acquire).await?;
+        let (name, owner, sent) = (handle.name(), handle.owner(), self.0.clock.now());
+        let token = self
+            .renew(name, owner, request.ttl, Some(&request.signal))
+            .map_err(|why| Error::lost(name, why))?;
+        self.after(Call::Acquire).await?;
+        let hold = MemoryHold { store: self.clone(), name: name.clone(), owner };
+        Ok(Grant { token, sent, term: Some(request.ttl), hold: Arc::new(hold) })
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let matching = names.iter_mut().filter(|(name, _)| name.as_str().starts_with(prefix));
+        Ok(matching.filter_map(|(name, entry)| Some(entry.current(now)?.holder(name, now))).collect())
+    }
+
+    async fn show(&self, name: &Name) -> Result<Option<Holder>> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        Ok(names.get_mut(name).and_then(|entry| entry.current(now)).map(|held| held.holder(name, now)))
+    }
+
+    async fn force_release(&self, name: &Name, reason: &str, at_once: bool) -> Result<Option<Revoked>> {
+        let now = self.0.clock.now();
+        let mut names = lock(&self.0.names);
+        let Some(entry) = names.get_mut(name) else { return Ok(None) };
+        let Some(held) = entry.current(now) else { return Ok(None) };
+        held.revoked = Some(reason.to_owned());
+        held.signal.raise(Loss::ForceReleased { reason: reason.to_owned() });
+        let holder = held.holder(name, now);
+        entry.last_token += 1;
+        let token = FencingToken::new(entry.last_token).ok_or_else(|| unavailable("tokens ran out"))?;
+        if at_once {
+            entry.holder = None;
+            entry.wake();
+        }
+        Ok(Some(Revoked::new(holder, token, at_once)))
+    }
+
+    async fn close(&self) {}
+}
+
+#[derive(Debug)]
+pub(super) struct MemoryHold {
+    pub(super) store: Store,
+    pub(super) name: Name,
+    pub(super) owner: Owner,
+}
+
+#[async_trait]
+impl Hold for MemoryHold {
+    async fn renew(&self, term: Duration) -> Result<Renewal> {
+        self.store.before(Call::Renew).await?;
+        let sent = self.store.0.clock.now();
+        let renewed = self.store.renew(&self.name, self.owner, term, None);
+        self.store.after(Call::Renew).await?;
+        Ok(match renewed {
+            Ok(_) => Renewal::Renewed { sent, term: Some(term) },
+            Err(why) => Renewal::Lost(why),
+        })
+    }
+
+    async fn release(&self) -> Result<bool> {
+        self.store.before(Call::Release).await?;
+        let ours = self.store.release(&self.name, self.owner);
+        self.store.after(Call::Release).await?;
+        Ok(ours)
+    }
+
+    async fn detach(&self, term: Duration) -> Result<Renewal> {
+        self.renew(term).await
+    }
+
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
