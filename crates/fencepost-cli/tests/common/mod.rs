@@ -10,6 +10,21 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// Undoes what a runner in the background or under `nohup` does to its children: they would ignore the signals that
+/// these tests are about.
+fn heed_signals() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM] {
+            // SAFETY: restores a default; no handler runs.
+            #[allow(unsafe_code)]
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    });
+}
+
 /// A store that ends with the test, and a folder for what commands write.
 pub(crate) struct Store {
     pub(crate) url: String,
@@ -19,6 +34,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn file() -> Self {
+        heed_signals();
         let folder = TempDir::new().unwrap();
         let url = format!("file://{}", folder.path().join("locks").display());
         Self { url, folder, server: None }
@@ -29,6 +45,7 @@ impl Store {
     }
 
     pub(crate) fn on(server: Server) -> Self {
+        heed_signals();
         Self { url: server.url(), folder: TempDir::new().unwrap(), server: Some(server) }
     }
 
