@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Every call runs on the calling thread, with the keeper's runtime behind it. Called from inside an async runtime,
-//! where blocking would stall other tasks, they refuse.
+//! where blocking would stall other tasks, they refuse; so they do on threads of `spawn_blocking`, which cannot be told
+//! apart. Use `std::thread::spawn` there.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ use crate::{Error, FencingToken, Handle, Holder, Loss, Name, Owner, Result, Stat
 fn run<T>(runtime: &Runtime, future: impl Future<Output = Result<T>>) -> Result<T> {
     if Runtime::try_current().is_ok() {
         return Err(Error::invalid(
-            "a blocking call inside an async runtime would stall it; use the async interface, or spawn_blocking",
+            "a blocking call inside an async runtime would stall it; use the async interface, or a thread of its own \
+             (`std::thread::spawn`)",
         ));
     }
     runtime.block_on(future)

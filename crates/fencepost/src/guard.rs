@@ -115,6 +115,9 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if the lock is gone, [`Error::Uncertain`] if the store did not answer: the old lease still
     /// counts, and renewal goes on.
+    ///
+    /// # Cancellation
+    /// May be dropped at any await; the extension goes on without the caller.
     pub async fn extend(&self) -> Result<Option<Duration>> {
         self.extend_to(self.held.ttl()).await
     }
@@ -125,8 +128,23 @@ impl Guard {
     /// As [`extend`](Self::extend).
     pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
         check_ttl(ttl)?;
-        let _back = BackToKeeper(self);
-        self.held.extend(ttl).await
+        // Carried out by the keeper: an extension that stood still with the caller's runtime would keep the renewals of
+        // this lock waiting.
+        let (held, locks) = (self.held.clone(), self.locks.clone());
+        let extended = self.locks.keeper().carry_out(async move {
+            let left = held.extend(ttl).await;
+            // A lock lost at `max_hold` stays where it is in the schedule: the keeper has to give it back.
+            if !held.state().is_lost() {
+                locks.keeper().adopt(&held);
+            }
+            left
+        });
+        match extended.await {
+            Some(left) => left,
+            None => {
+                Err(Error::Uncertain { name: self.name().clone(), source: "the keeper has ended".into() })
+            }
+        }
     }
 
     /// Runs `work` under this guard and drops it where it stands if the lock is lost.
@@ -201,15 +219,6 @@ impl Guard {
     /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
     pub fn valid_until_boottime(&self) -> Option<Duration> {
         self.held.valid_until().map(crate::clock::Moment::since_origin)
-    }
-}
-
-/// The keeper passes over a renewal while an extension is under way. However that ends, it is the keeper's again.
-struct BackToKeeper<'a>(&'a Guard);
-
-impl Drop for BackToKeeper<'_> {
-    fn drop(&mut self) {
-        self.0.locks.keeper().adopt(&self.0.held);
     }
 }
 

@@ -71,12 +71,14 @@ impl Held {
         counters: Arc<Counters>,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let lease = Lease::new(grant.sent, request.ttl, grant.term, options.max_hold);
         let acquired = clock.now();
+        // Counted from here: a grant by push answers a request that was sent long before.
+        let cap = options.max_hold.map(|hold| acquired.plus(hold));
+        let lease = Lease::new(grant.sent, request.ttl, grant.term, cap);
         let renew_every = options.renew.then(|| options.cadence(&clock));
         // A lock handed over by push has a short term at first. A moment later is early enough to renew it, and lets
         // the holder begin, or even end, its work first.
-        let short = grant.term.is_some_and(|term| term < request.ttl / 2);
+        let short = grant.term.is_some_and(|term| term < request.ttl);
         let hurry = short.then(|| acquired.plus(HURRY));
         add(&counters.held_now, 1);
         let held = Arc::new(Self {
@@ -189,14 +191,21 @@ impl Held {
 
     // --- the keeper's side -------------------------------------------------------------------------------------
 
+    /// When to renew next. A short first term is made up to the ttl even where nothing else is renewed.
+    fn renew_at(&self, inner: &Inner) -> Option<Moment> {
+        if inner.lease.at_cap() {
+            return None;
+        }
+        inner.hurry.or_else(|| Some(inner.lease.renew_at(self.renew_every?)))
+    }
+
     /// When the keeper has to look at this lock again; `None` when it need not any more.
     fn due(&self, inner: &Inner, now: Moment) -> Option<Moment> {
         if inner.ended || inner.loss.is_some() {
             return None;
         }
         let lease = &inner.lease;
-        let renew = self.renew_every.filter(|_| !inner.renewing && !lease.at_cap());
-        let renew = renew.map(|every| inner.hurry.unwrap_or_else(|| lease.renew_at(every)));
+        let renew = self.renew_at(inner).filter(|_| !inner.renewing);
         let risk = lease.risk_at(self.renew_every).filter(|risk_at| !inner.warned && *risk_at > now);
         [renew, risk, lease.until()].into_iter().flatten().min()
     }
@@ -230,9 +239,7 @@ impl Held {
             }
             _ => {}
         }
-        let Some(every) = self.renew_every else { return Chore::Nothing };
-        let renew_at = inner.hurry.unwrap_or_else(|| inner.lease.renew_at(every));
-        if inner.renewing || inner.lease.at_cap() || renew_at > soon {
+        if inner.renewing || self.renew_at(&inner).is_none_or(|renew_at| renew_at > soon) {
             return Chore::Nothing;
         }
         inner.renewing = true;
@@ -277,7 +284,10 @@ impl Held {
                     "renewal failed, trying again"
                 );
                 inner.trouble = true;
-                inner.hurry = Some(now.plus(crate::wait::jittered(pause)));
+                // A failed `extend` of a lock that is not renewed is the caller's to repeat.
+                if self.renew_every.is_some() || inner.hurry.is_some() {
+                    inner.hurry = Some(now.plus(crate::wait::jittered(pause)));
+                }
             }
             None => {}
         }
@@ -327,18 +337,21 @@ impl Held {
             if let State::Lost(why) = self.state_of(&mut inner, now) {
                 return Err(Error::lost(&self.name, why));
             }
+            if inner.ended {
+                return Err(Error::invalid("the guard of this lock is gone"));
+            }
             if !inner.renewing {
                 inner.renewing = true;
+                inner.tried = true;
                 break (inner.lease.term_to_ask(ttl, now), inner.lease.until());
             }
         };
-        let turn = Turn(Some(self));
         let answer = self.clock.within(until, self.hold.renew(term)).await;
         let error = match &answer {
             Some(Err(error)) => Some(error.to_string()),
             _ => None,
         };
-        turn.finish(answer);
+        self.finish_renewal(answer);
         match self.state() {
             State::Lost(why) => Err(Error::lost(&self.name, why)),
             _ => match error {
@@ -389,24 +402,5 @@ impl Held {
             name = %self.name, owner = %self.owner, token = self.token.get(),
             held = ?self.clock.now().since(self.acquired), "lock released"
         );
-    }
-}
-
-/// The right to renew, held by a caller's `extend`. Dropping it midway counts as an answer that did not come.
-struct Turn<'a>(Option<&'a Held>);
-
-impl Turn<'_> {
-    fn finish(mut self, answer: Option<Result<Renewal>>) {
-        if let Some(held) = self.0.take() {
-            held.finish_renewal(answer);
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            held.finish_renewal(None);
-        }
     }
 }

@@ -106,6 +106,14 @@ impl Keeper {
         self.runtime.spawn(job);
     }
 
+    /// Runs something here and waits for it. It goes on to its end if the caller does not.
+    pub(crate) async fn carry_out<T: Send + 'static>(
+        &self,
+        job: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        self.runtime.spawn(job).await.ok()
+    }
+
     /// The runtime that the blocking interface borrows.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime

@@ -31,13 +31,7 @@ pub(crate) struct Lease {
 impl Lease {
     /// A lease granted for `term` by an answer to a request sent at `sent`; `term` is `None` where holding has no
     /// end.
-    pub(crate) fn new(
-        sent: Moment,
-        ttl: Duration,
-        term: Option<Duration>,
-        max_hold: Option<Duration>,
-    ) -> Self {
-        let cap = max_hold.map(|hold| sent.plus(hold));
+    pub(crate) fn new(sent: Moment, ttl: Duration, term: Option<Duration>, cap: Option<Moment>) -> Self {
         let mut lease = Self { ttl, sent, until: None, store_end: sent, cap };
         match term {
             Some(term) => lease.set(sent, term),
@@ -89,7 +83,7 @@ impl Lease {
     /// already, nor runs past `max_hold` by more than the drift.
     pub(crate) fn term_to_ask(&self, ttl: Duration, now: Moment) -> Duration {
         let wanted = match self.cap {
-            Some(cap) => ttl.min(cap.since(now) + drift(ttl)),
+            Some(cap) => ttl.min(cap.since(now).saturating_add(drift(ttl))),
             None => ttl,
         };
         wanted.max(self.store_end.since(now)).max(Duration::from_millis(1))
@@ -157,11 +151,11 @@ mod tests {
 
     #[test]
     fn max_hold_ends_validity_and_a_lease_without_end() {
-        let mut lease = Lease::new(at(0), ms(1_000), Some(ms(1_000)), Some(ms(1_200)));
+        let mut lease = Lease::new(at(0), ms(1_000), Some(ms(1_000)), Some(at(1_200)));
         assert!(lease.renewed(at(500), Some(lease.term_to_ask(ms(1_000), at(500))), at(501)));
         assert!(lease.at_cap());
         assert!(lease.is_over(at(1_200)));
-        let lease = Lease::new(at(0), ms(1_000), None, Some(ms(1_200)));
+        let lease = Lease::new(at(0), ms(1_000), None, Some(at(1_200)));
         assert!(!lease.is_over(at(1_199)) && lease.is_over(at(1_200)));
         assert_eq!(Lease::new(at(0), ms(1_000), None, None).left(at(1 << 40)), None);
     }
@@ -181,7 +175,7 @@ mod tests {
             max_hold in proptest::option::of(1u64..200_000),
         ) {
             let mut now = 1_000u64;
-            let mut lease = Lease::new(at(now), ms(ttl), Some(ms(ttl)), max_hold.map(ms));
+            let mut lease = Lease::new(at(now), ms(ttl), Some(ms(ttl)), max_hold.map(|hold| at(now + hold)));
             let mut store_end = now + ttl;
             for (pause, round_trip) in renewals {
                 now += pause;

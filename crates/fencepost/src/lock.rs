@@ -129,7 +129,7 @@ impl Lock {
         deadline: Option<Moment>,
     ) -> Result<Guard> {
         let seen = Arc::<Seen>::default();
-        if self.options.wait == Wait::No && self.options.retry.is_none() {
+        if self.options.wait == Wait::No {
             return self.try_once(name, started, &seen).await;
         }
         let counters = self.locks.counters();

@@ -12,6 +12,7 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const MIN_TTL: Duration = Duration::from_millis(50);
 const MAX_TTL: Duration = Duration::from_secs(30 * 86_400);
 const MAX_NOTE: usize = 1024;
+const MIN_CADENCE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -46,8 +47,8 @@ impl Options {
                 self.note.len()
             )));
         }
-        if self.renew_every.is_some_and(|every| every.is_zero() || every > self.ttl * 4 / 5) {
-            return Err(Error::invalid("renew_every must lie between zero and four fifths of the ttl"));
+        if self.renew_every.is_some_and(|every| every < MIN_CADENCE || every > self.ttl * 4 / 5) {
+            return Err(Error::invalid("renew_every must lie between 10ms and four fifths of the ttl"));
         }
         if self.max_hold.is_some_and(|hold| hold.is_zero()) {
             return Err(Error::invalid("max_hold must be longer than zero"));

@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::options::{Options, chained_options};
 use crate::{Error, FencingToken, Guard, Lock, Locks, Loss, Name, Result, State, Wait};
 
+/// How long a set that could not be had waits for its parts to be given back.
+const GRACE: Duration = Duration::from_millis(200);
+
 /// Several names that are acquired together. Made by [`Locks::all`].
 #[derive(Clone, Debug)]
 #[must_use = "a lock set holds nothing until it is acquired"]
@@ -59,7 +62,10 @@ impl LockSet {
             match lock.acquire_by(name, started, lock.deadline(started)).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
-                    GuardSet { guards }.give_back().await;
+                    // The deadline bounds cleaning up, too: what is not answered soon goes on in the background.
+                    let clock = self.locks.clock();
+                    let soon = clock.now().plus(GRACE);
+                    clock.within(Some(soon), GuardSet { guards }.give_back()).await;
                     return Err(error);
                 }
             }

@@ -69,6 +69,13 @@ impl StoreUrl {
             out.path = decode(rest)?;
             return Ok(out);
         };
+        // An `@` behind the authority is the end of a password with a `/` or `?` in it: nothing of it may be quoted.
+        let slash = rest.find('/').unwrap_or(rest.len());
+        if slash > 0 && (query.contains('@') || rest[slash..].contains('@')) {
+            return Err(broken(
+                "it has an `@` behind the host; write `/`, `?`, `#` and `@` in a password as %2F, %3F, %23 and %40",
+            ));
+        }
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         out.path = decode(path)?;
         // The last `@`: a password may contain one.
@@ -83,7 +90,7 @@ impl StoreUrl {
         };
         for host in hosts.split(',').filter(|_| !hosts.is_empty()) {
             out.hosts
-                .push(parse_host(host).ok_or_else(|| broken(&format!("`{host}` is not host or host:port")))?);
+                .push(parse_host(host).ok_or_else(|| broken("a host is not of the form host or host:port; write `/`, `?`, `#` and `@` in a password as %2F, %3F, %23 and %40"))?);
         }
         Ok(out)
     }
@@ -206,6 +213,21 @@ mod tests {
             "redis://h?a=1&a=2",
         ] {
             assert!(matches!(StoreUrl::parse(text), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_that_should_have_been_escaped_is_not_quoted() {
+        for text in [
+            "redis://u:s3cret/pw@h",
+            "redis://:s3cret/pw@h",
+            "redis://u:123/s3cret@h",
+            "redis://u:s3cret?a=b@h",
+            "redis://u:12?s3cret=b@h",
+            "redis://u:s3cret/pw",
+        ] {
+            let message = StoreUrl::parse(text).unwrap_err().to_string();
+            assert!(!message.contains("s3cret"), "{message}");
         }
     }
 

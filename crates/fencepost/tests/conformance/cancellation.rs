@@ -184,11 +184,11 @@ async fn a_dropped_extension_leaves_renewal_to_the_keeper() {
         let mut extend = pin!(guard.extend());
         let polled = std::future::poll_fn(|context| Poll::Ready(extend.as_mut().poll(context).is_pending()));
         assert!(polled.await);
-        // A renewal falls due, and the keeper sees that one is under way.
-        clock.advance(LONG / 3).await;
     }
+    // A renewal falls due while the extension that nobody waits for is still under way.
+    clock.leap(LONG / 3);
     store.thaw();
-    until("the keeper renews", async || locks.stats().renewed == 1).await;
+    until("the lock is renewed", async || locks.stats().renewed > 0).await;
     assert!(matches!(guard.state(), State::Held { .. }));
 }
 

@@ -114,6 +114,8 @@ async fn an_extension_whose_answer_is_lost_lengthens_nothing(stage: Stage) {
     let proxy = Proxy::start(stage.server().addr());
     let locks = Locks::connect(&stage.server().url_at(proxy.addr())).await.unwrap();
     let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    // By now the keeper has a connection.
+    guard.extend().await.unwrap();
     let (before, name) = (guard.valid_until_boottime(), "lock:a");
     proxy.hold_answers();
     let extend = async { guard.extend_to(LONG).await };

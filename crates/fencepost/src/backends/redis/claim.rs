@@ -59,11 +59,12 @@ struct Asked {
 enum Hint {
     Ask,
     Wait,
-    Granted { token: i64, sent: Moment, term: Duration },
+    Granted { token: i64, sent: Moment, term: Duration, handed: u32 },
 }
 
 impl<'a> Claim<'a> {
     pub(super) fn new(store: &'a Store, request: &'a Request) -> Self {
+        store.warm_up();
         let keys = Arc::new(Keys::new(&store.node.config.prefix, request.name.as_str()));
         let letters = store.inbox.open(request.owner, request.signal.clone());
         let line = store.node.line();
@@ -81,7 +82,10 @@ impl<'a> Claim<'a> {
         let note_link = |link: &Arc<Link>| self.link = Some(link.clone());
         let answer = match node.run(Script::Acquire, On::One(&keys), &arguments, timeout, note_link).await {
             Ok(answer) => answer,
-            Err(Error::Backend { source, .. }) if source.to_string().starts_with("WRONGTYPE") => {
+            Err(Error::Backend { source, .. }) if source.to_string().contains("WRONGTYPE") => {
+                if !wait {
+                    self.link = None;
+                }
                 return Ok(self.busy(
                     Holder::unknown(self.request.name.clone()),
                     -1,
@@ -100,7 +104,7 @@ impl<'a> Claim<'a> {
         };
         let sent = answer.sent;
         match &answer.value {
-            Value::Int(token) => self.granted(*token, sent, self.request.ttl).map(Said::Granted),
+            Value::Int(token) => self.granted(*token, sent, self.request.ttl, 0).map(Said::Granted),
             Value::List(items) if items.len() == 4 => {
                 let holder = match &items[0] {
                     Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -136,10 +140,15 @@ impl<'a> Claim<'a> {
         loop {
             match hint {
                 Hint::Wait => {}
-                Hint::Granted { token, sent, term } => return self.granted(token, sent, term),
+                Hint::Granted { token, sent, term, handed } => {
+                    return self.granted(token, sent, term, handed);
+                }
                 Hint::Ask => match self.ask(true).await? {
                     Said::Granted(grant) => return Ok(grant),
                     Said::Busy { holder, counter, sent, again_in } => {
+                        if let Some(seat) = &self.seat {
+                            seat.saw(&holder);
+                        }
                         self.request.seen.note(holder);
                         asked = Some(Asked { counter, sent, again_in });
                     }
@@ -154,7 +163,7 @@ impl<'a> Claim<'a> {
         let (Some(letters), Some(seat)) = (&self.letters, &self.seat) else { return Hint::Ask };
         // Who moves up has just seen the lock go to a neighbour and gives it time to come back.
         let pause = match asked {
-            _ if !seat.is_first() => FAR,
+            _ if !seat.is_first() => crate::wait::jittered(FAR),
             Some(asked) => asked.again_in,
             None => crate::wait::jittered(RECHECK_HEAD),
         };
@@ -162,7 +171,7 @@ impl<'a> Claim<'a> {
         tokio::select! {
             biased;
             news = seat.news() => match news {
-                News::Granted { token, sent } => Hint::Granted { token, sent, term: self.request.ttl },
+                News::Granted { token, sent, handed } => Hint::Granted { token, sent, term: self.request.ttl, handed },
                 News::Ask => Hint::Ask,
                 News::Moved => Hint::Wait,
             },
@@ -173,7 +182,7 @@ impl<'a> Claim<'a> {
                 Some(Asked { counter, sent, .. })
                     if *counter >= 0 && token > *counter && now() < sent.plus(GRANT_TERM.duration / 2) =>
                 {
-                    Hint::Granted { token, sent: *sent, term: GRANT_TERM.duration }
+                    Hint::Granted { token, sent: *sent, term: GRANT_TERM.duration, handed: 0 }
                 }
                 _ => Hint::Ask,
             },
@@ -182,7 +191,7 @@ impl<'a> Claim<'a> {
     }
 
     /// The lock is ours: hands everything over to a hold.
-    fn granted(&mut self, token: i64, sent: Moment, term: Duration) -> Result<Grant> {
+    fn granted(&mut self, token: i64, sent: Moment, term: Duration, handed: u32) -> Result<Grant> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
             store: self.store.node.config.label.clone(),
             source: format!("{token} is not a token").into(),
@@ -203,6 +212,7 @@ impl<'a> Claim<'a> {
             keys: self.keys.clone(),
             value: self.value.clone(),
             _line: self.line.clone(),
+            handed,
             _letters: letters,
         };
         Ok(Grant { token, sent, term: Some(term), hold: Arc::new(hold) })
@@ -211,6 +221,10 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
+        if let Some(holder) = self.seat.as_ref().and_then(Membership::seen) {
+            // Who waited behind others has not asked itself.
+            self.request.seen.note(holder);
+        }
         let handed = self.seat.take().is_some_and(Membership::leave);
         let link = self.link.take();
         if link.is_none() && !handed {

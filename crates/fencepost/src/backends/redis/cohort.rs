@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::Name;
 use crate::backend::lock;
 use crate::clock::Moment;
+use crate::{Holder, Name};
 
 /// How often in a row a lock stays in one process while another one waits.
 const TURNS: u32 = 16;
@@ -23,7 +23,8 @@ pub(super) struct Cohorts(Mutex<HashMap<Name, Cohort>>);
 #[derive(Debug, Default)]
 struct Cohort {
     seats: VecDeque<Arc<Seat>>,
-    handed: u32,
+    /// The holder that the one who asks saw last.
+    seen: Option<Holder>,
 }
 
 /// One waiter.
@@ -46,6 +47,7 @@ enum Place {
     Granted {
         token: i64,
         sent: Moment,
+        handed: u32,
     },
     /// Has the lock by the server's own word.
     Served,
@@ -59,6 +61,8 @@ pub(super) enum News {
     Granted {
         token: i64,
         sent: Moment,
+        /// How often in a row it stayed in this process.
+        handed: u32,
     },
     /// Ask the server now.
     Ask,
@@ -76,7 +80,7 @@ impl Cohorts {
     }
 
     /// Chooses the waiter that a holder hands the lock to, and says how often it may still stay in this process.
-    pub(super) fn choose(&self, name: &Name) -> Option<Choice> {
+    pub(super) fn choose(&self, name: &Name, handed: u32) -> Option<Choice> {
         let mut names = lock(&self.0);
         if names.is_empty() {
             return None;
@@ -90,9 +94,11 @@ impl Cohorts {
             }
             free
         })?;
-        let turns = TURNS.saturating_sub(cohort.handed);
-        cohort.handed = if turns == 0 { 0 } else { cohort.handed + 1 };
-        Some(Choice { seat: seat.clone(), turns })
+        Some(Choice {
+            seat: seat.clone(),
+            turns: TURNS.saturating_sub(handed),
+            handed: handed.saturating_add(1),
+        })
     }
 }
 
@@ -101,6 +107,7 @@ impl Cohorts {
 pub(super) struct Choice {
     pub(super) seat: Arc<Seat>,
     pub(super) turns: u32,
+    handed: u32,
 }
 
 impl Choice {
@@ -108,7 +115,7 @@ impl Choice {
     pub(super) fn granted(self, token: i64, sent: Moment) -> bool {
         let mut place = lock(&self.seat.place);
         match *place {
-            Place::Chosen => *place = Place::Granted { token, sent },
+            Place::Chosen => *place = Place::Granted { token, sent, handed: self.handed },
             Place::Left => return false,
             _ => {}
         }
@@ -148,7 +155,7 @@ impl Membership {
     pub(super) async fn news(&self) -> News {
         self.seat.news.notified().await;
         match *lock(&self.seat.place) {
-            Place::Granted { token, sent } => News::Granted { token, sent },
+            Place::Granted { token, sent, handed } => News::Granted { token, sent, handed },
             Place::Asking => News::Ask,
             _ => News::Moved,
         }
@@ -157,6 +164,18 @@ impl Membership {
     /// The server itself gave the lock to this waiter.
     pub(super) fn served(&self) {
         *lock(&self.seat.place) = Place::Served;
+    }
+
+    /// Notes for all who wait here whom the server says holds the lock.
+    pub(super) fn saw(&self, holder: &Holder) {
+        if let Some(cohort) = lock(&self.cohorts.0).get_mut(&self.name) {
+            cohort.seen = Some(holder.clone());
+        }
+    }
+
+    /// Whom the one that asks saw last.
+    pub(super) fn seen(&self) -> Option<Holder> {
+        lock(&self.cohorts.0).get(&self.name)?.seen.clone()
     }
 
     /// Gives the seat up. `true` if a holder has handed, or may still hand, the lock to this waiter.
@@ -181,9 +200,12 @@ impl Drop for Membership {
         self.seat.leave();
         let mut names = lock(&self.cohorts.0);
         let Some(cohort) = names.get_mut(&self.name) else { return };
+        let first_left = cohort.seats.front().is_some_and(|first| Arc::ptr_eq(first, &self.seat));
         cohort.seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
         match cohort.seats.front() {
-            Some(first) => first.news.notify_one(),
+            // Only a new first is told: news start the pause of the one that asks anew.
+            Some(first) if first_left => first.news.notify_one(),
+            Some(_) => {}
             None => drop(names.remove(&self.name)),
         }
     }
@@ -208,13 +230,13 @@ mod tests {
     #[tokio::test]
     async fn waiters_are_chosen_in_order_and_the_next_moves_up() {
         let (cohorts, name) = cohorts();
-        assert!(cohorts.choose(&name).is_none());
+        assert!(cohorts.choose(&name, 0).is_none());
         let (one, two) = (sit(&cohorts, &name, "1"), sit(&cohorts, &name, "2"));
         assert!(one.is_first() && !two.is_first());
-        let choice = cohorts.choose(&name).unwrap();
+        let choice = cohorts.choose(&name, 0).unwrap();
         assert_eq!(&*choice.seat.value, "1");
         assert!(choice.granted(7, at(1)));
-        assert_eq!(one.news().await, News::Granted { token: 7, sent: at(1) });
+        assert_eq!(one.news().await, News::Granted { token: 7, sent: at(1), handed: 1 });
         drop(one);
         assert_eq!(two.news().await, News::Moved);
         assert!(two.is_first());
@@ -226,9 +248,9 @@ mod tests {
     async fn a_choice_without_an_outcome_makes_the_waiter_ask() {
         let (cohorts, name) = cohorts();
         let one = sit(&cohorts, &name, "1");
-        drop(cohorts.choose(&name).unwrap());
+        drop(cohorts.choose(&name, 0).unwrap());
         assert_eq!(one.news().await, News::Ask);
-        assert!(cohorts.choose(&name).is_some(), "and it can be chosen again");
+        assert!(cohorts.choose(&name, 0).is_some(), "and it can be chosen again");
         assert!(one.leave(), "what it was chosen for may still arrive");
         assert!(!sit(&cohorts, &name, "2").leave());
     }
@@ -237,7 +259,7 @@ mod tests {
     fn a_lock_for_a_waiter_that_left_comes_back() {
         let (cohorts, name) = cohorts();
         let one = sit(&cohorts, &name, "1");
-        let choice = cohorts.choose(&name).unwrap();
+        let choice = cohorts.choose(&name, 0).unwrap();
         assert!(one.leave(), "it may get the lock yet");
         assert!(!choice.granted(7, at(1)));
     }
@@ -246,7 +268,7 @@ mod tests {
     fn one_that_was_served_by_the_server_keeps_what_it_has() {
         let (cohorts, name) = cohorts();
         let one = sit(&cohorts, &name, "1");
-        let choice = cohorts.choose(&name).unwrap();
+        let choice = cohorts.choose(&name, 0).unwrap();
         one.served();
         drop(one);
         assert!(choice.granted(7, at(1)), "it is the same lock: nothing has to be undone");
@@ -256,10 +278,8 @@ mod tests {
     fn another_process_gets_its_turn() {
         let (cohorts, name) = cohorts();
         let _seats: Vec<_> = (0..40).map(|index| sit(&cohorts, &name, &index.to_string())).collect();
-        let turns: Vec<u32> =
-            std::iter::from_fn(|| cohorts.choose(&name)).take(18).map(|choice| choice.turns).collect();
-        assert_eq!(turns[0], TURNS);
-        assert_eq!(turns[16], 0);
-        assert_eq!(turns[17], TURNS);
+        assert_eq!(cohorts.choose(&name, 0).unwrap().turns, TURNS);
+        assert_eq!(cohorts.choose(&name, TURNS).unwrap().turns, 0);
+        assert_eq!(cohorts.choose(&name, u32::MAX).unwrap().turns, 0);
     }
 }

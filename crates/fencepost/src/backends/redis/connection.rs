@@ -23,7 +23,7 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// More unanswered requests than this mean that the server is stuck; further ones fail at once.
-const MAX_UNANSWERED: usize = 16_384;
+const MAX_UNANSWERED: usize = 1 << 18;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -37,7 +37,7 @@ pub(super) type Reply = oneshot::Receiver<Value>;
 struct Shared {
     outgoing: Vec<u8>,
     unanswered: VecDeque<oneshot::Sender<Value>>,
-    /// The driver, when it sleeps.
+    /// The driver.
     waker: Option<Waker>,
     /// Why the connection ended.
     ended: Option<String>,
@@ -90,7 +90,7 @@ impl Connection {
         }
         resp::encode(&mut shared.outgoing, words);
         shared.unanswered.extend(answer_to);
-        let waker = shared.waker.take();
+        let waker = shared.waker.clone();
         drop(shared);
         if let Some(waker) = waker {
             waker.wake();
@@ -163,6 +163,16 @@ impl<P> Drop for Driver<P> {
 impl<P: Fn(Vec<Value>)> Driver<P> {
     /// Runs until the connection ends, and says why it did.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        {
+            // Stored before anything can be pending: a close has to be heard also while the server reads nothing.
+            let mut shared = lock(&self.shared);
+            if shared.ended.is_some() {
+                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+            }
+            if !shared.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                shared.waker = Some(context.waker().clone());
+            }
+        }
         loop {
             let wrote = match self.write(context) {
                 Ok(wrote) => wrote,
@@ -186,14 +196,8 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
                 self.outgoing.clear();
                 self.written = 0;
                 let mut shared = lock(&self.shared);
-                if shared.ended.is_some() {
-                    return Err(io::ErrorKind::ConnectionAborted.into());
-                }
                 std::mem::swap(&mut shared.outgoing, &mut self.outgoing);
                 if self.outgoing.is_empty() {
-                    if !shared.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-                        shared.waker = Some(context.waker().clone());
-                    }
                     drop(shared);
                     // Only TLS keeps bytes back.
                     if let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context) {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::cohort::Cohorts;
@@ -29,6 +30,8 @@ pub(super) struct Held {
     pub(super) owner: Owner,
     pub(super) keys: Arc<Keys>,
     pub(super) value: Arc<str>,
+    /// How often in a row the lock stayed in this process.
+    pub(super) handed: u32,
     /// Open for revocations while the lock is held, on the channel that the value names.
     pub(super) _letters: LetterBox,
     pub(super) _line: Arc<Line>,
@@ -49,7 +52,7 @@ impl Hold for Held {
         let mut value = self.value.clone();
         // Only the first turn gives back our own lock; a further one that of a chosen waiter that is gone.
         let mut ours = None;
-        while let Some(choice) = self.cohorts.choose(&self.name) {
+        while let Some(choice) = self.cohorts.choose(&self.name, self.handed) {
             let (ttl, turns) = (milliseconds(choice.seat.ttl), choice.turns.to_string());
             let arguments = [&*value, &choice.seat.value, &ttl, &turns, GRANT_TERM.text];
             let answer = node.run(Script::HandOver, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
@@ -96,13 +99,14 @@ pub(super) enum Found {
 }
 
 /// Renewals that were asked for at about the same time and go to the server together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Renewals {
-    waiting: Mutex<Vec<Waiting>>,
+    pub(super) keeper: Arc<crate::keeper::Keeper>,
+    pub(super) waiting: Mutex<Vec<Waiting>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+pub(super) struct Waiting {
     key: String,
     value: Arc<str>,
     term: Duration,
@@ -118,14 +122,27 @@ impl Renewals {
         term: Duration,
     ) -> Result<Found> {
         let (result, answer) = oneshot::channel();
+        let one = Waiting { key: key.to_owned(), value: value.clone(), term, result };
+        if runtime::Handle::current().id() == self.keeper.runtime().id() {
+            self.join(node, one);
+        } else {
+            // A caller's own extension goes over the caller's connection, alone: its runtime may be busy or gone
+            // before a batch is sent, and everybody's renewals with it.
+            send(node.clone(), vec![one]).await;
+        }
+        answer.await.unwrap_or_else(|_| Err(node.unavailable("the runtime that carried the renewal ended")))
+    }
+
+    /// Puts a renewal into the batch that leaves in this turn of the keeper's runtime.
+    fn join(self: &Arc<Self>, node: &Arc<Node>, one: Waiting) {
         let first = {
             let mut waiting = lock(&self.waiting);
-            waiting.push(Waiting { key: key.to_owned(), value: value.clone(), term, result });
+            waiting.push(one);
             waiting.len() == 1
         };
         if first {
             let (renewals, node) = (self.clone(), node.clone());
-            tokio::spawn(async move {
+            self.keeper.spawn(async move {
                 // Whoever else is due in this turn of the runtime joins.
                 tokio::task::yield_now().await;
                 let mut all = std::mem::take(&mut *lock(&renewals.waiting));
@@ -136,7 +153,6 @@ impl Renewals {
                 }
             });
         }
-        answer.await.unwrap_or_else(|_| Err(node.unavailable("the runtime that carried the renewal ended")))
     }
 }
 

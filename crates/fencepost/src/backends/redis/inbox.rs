@@ -74,7 +74,11 @@ impl LetterBox {
 
 impl Drop for LetterBox {
     fn drop(&mut self) {
-        lock(&self.inbox.0).remove(&self.owner);
+        // The owner may have another box by now: the same lock, attached again.
+        let mut boxes = lock(&self.inbox.0);
+        if boxes.get(&self.owner).is_some_and(|content| Arc::ptr_eq(content, &self.content)) {
+            boxes.remove(&self.owner);
+        }
     }
 }
 

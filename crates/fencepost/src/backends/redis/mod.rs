@@ -21,6 +21,7 @@ mod tls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -60,6 +61,8 @@ struct Store {
     cohorts: Arc<Cohorts>,
     clock: Clock,
     keeper: Arc<Keeper>,
+    /// The keeper has been told to connect.
+    warm: AtomicBool,
 }
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
@@ -69,13 +72,27 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let node = Arc::new(Node::new(config, inbox.clone(), clock.clone())?);
     node.link(clock.now().plus(node.config.timeout)).await?;
     let keeper = Keeper::of(&clock)?;
-    let (renewals, cohorts) = (Arc::default(), Arc::default());
-    Ok(Arc::new(Store { node, inbox, renewals, cohorts, clock, keeper }))
+    let renewals = Arc::new(Renewals { keeper: keeper.clone(), waiting: std::sync::Mutex::default() });
+    let cohorts = Arc::default();
+    Ok(Arc::new(Store { node, inbox, renewals, cohorts, clock, keeper, warm: AtomicBool::new(false) }))
 }
 
 impl Store {
-    /// The holders of some locks, with their raw values; names that are free are left out.
-    async fn look(&self, names: &[Name]) -> Result<Vec<(Holder, String)>> {
+    /// Lets the keeper connect before its first renewal, which may be a hasty one.
+    fn warm_up(&self) {
+        if !self.warm.load(Ordering::Relaxed) && !self.warm.swap(true, Ordering::Relaxed) {
+            let (node, deadline) = (self.node.clone(), self.clock.now().plus(self.node.config.timeout));
+            self.keeper.spawn(async move {
+                if let Err(error) = node.link(deadline).await {
+                    tracing::debug!(%error, "the keeper could not connect yet");
+                }
+            });
+        }
+    }
+
+    /// The holders of some locks, with their values, which a key of another type has not; names that are free are left
+    /// out.
+    async fn look(&self, names: &[Name]) -> Result<Vec<(Holder, Option<String>)>> {
         let link = self.node.link(self.clock.now().plus(self.node.config.timeout)).await?;
         let keys: Vec<_> =
             names.iter().map(|name| Keys::new(&self.node.config.prefix, name.as_str())).collect();
@@ -94,13 +111,13 @@ impl Store {
                 Value::Nil => {}
                 Value::Text(text) => {
                     let value = String::from_utf8_lossy(text).into_owned();
-                    holders.push((record::holder(name, &value, ttl, counter), value));
+                    holders.push((record::holder(name, &value, ttl, counter), Some(value)));
                 }
                 // A key of another type.
                 _ => {
                     let mut holder = Holder::unknown(name.clone());
                     holder.expires_in = u64::try_from(ttl).ok().map(Duration::from_millis);
-                    holders.push((holder, String::new()));
+                    holders.push((holder, None));
                 }
             }
         }
@@ -161,6 +178,7 @@ impl Backend for Store {
             keys,
             value,
             _line: self.node.line(),
+            handed: 0,
             _letters: letters,
         };
         Ok(Grant { token: handle.token(), sent: answer.sent, term: Some(request.ttl), hold: Arc::new(hold) })
@@ -203,19 +221,21 @@ impl Backend for Store {
             let Some((holder, value)) = self.look(std::slice::from_ref(name)).await?.pop() else {
                 return Ok(None);
             };
-            if value.is_empty() {
+            let Some(value) = value else {
                 return Err(Error::unsupported(
                     format!("force-releasing lock `{name}`, whose key is of another type,"),
                     format!("look at the key `{}` and delete it by hand if it is safe to", keys.lock),
                 ));
-            }
+            };
             if holder.owner.is_none() && !now {
                 return Err(Error::unsupported(
                     format!("asking the foreign holder of lock `{name}` to let go"),
                     "only freeing it at once works (`--now`); make sure that it does not work any more",
                 ));
             }
-            let arguments = [value.as_str(), reason, if now { "now" } else { "ask" }, GRANT_TERM.text];
+            // What a foreign client wrote may be no text at all; the script then only sees that it is not one of ours.
+            let seen = if holder.owner.is_some() { value.as_str() } else { "" };
+            let arguments = [seen, reason, if now { "now" } else { "ask" }, GRANT_TERM.text];
             let timeout = self.node.config.timeout;
             let answer = self.node.run(Script::Revoke, On::One(&keys), &arguments, timeout, |_| {}).await?;
             let token = answer.value.as_int().and_then(|token| u64::try_from(token).ok());

@@ -5,6 +5,7 @@
 //! changed configuration is noticed.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,6 +41,24 @@ const SCRIPTS: [&str; 6] = [
     concat!(include_str!("prelude.lua"), include_str!("hand_over.lua")),
 ];
 
+/// The codes of error replies that mean something to us.
+const CODES: [&str; 14] = [
+    "WRONGPASS",
+    "NOAUTH",
+    "NOPERM",
+    "READONLY",
+    "MOVED",
+    "ASK",
+    "CROSSSLOT",
+    "LOADING",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "NOSCRIPT",
+    "WRONGTYPE",
+];
+
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) config: Config,
@@ -47,6 +66,7 @@ pub(super) struct Node {
     tls: Option<super::tls::Tls>,
     lines: Mutex<HashMap<runtime::Id, Arc<Line>>>,
     inbox: Arc<Inbox>,
+    channels: RandomState,
     clock: Clock,
 }
 
@@ -148,6 +168,7 @@ impl Node {
             tls,
             lines: Mutex::default(),
             inbox,
+            channels: RandomState::new(),
             clock,
         })
     }
@@ -278,7 +299,8 @@ impl Node {
         }
         // Runtimes come and go, in tests above all. A line that somebody waits or holds a lock on keeps its channel.
         lines.retain(|_, line| Arc::strong_count(line) > 1 || line.usable().is_some());
-        let channel = uuid::Uuid::now_v7().simple().to_string()[16..].to_owned();
+        // The same each time for a runtime, also after a close: waiters and holders have told the server this one.
+        let channel = format!("{:016x}", self.channels.hash_one(id));
         let line =
             Arc::new(Line { channel, current: Mutex::default(), connecting: tokio::sync::Mutex::default() });
         lines.insert(id, line.clone());
@@ -319,29 +341,35 @@ impl Node {
         }
         hello.extend(["SETNAME", "fencepost"]);
         let database = self.config.database.to_string();
-        self.expect(link, &hello).await?;
-        if self.config.database != 0 {
-            self.expect(link, &["SELECT", &database]).await?;
-        }
-        let info = self.expect(link, &["INFO"]).await?;
-        let info = info.as_text().unwrap_or_default();
-        super::fitness::check(info, &self.config)?;
-        link.run = super::fitness::run_id(info).to_owned();
-        for script in SCRIPTS {
-            let loaded = self.expect(link, &["SCRIPT", "LOAD", script]).await?;
-            link.scripts.push(loaded.as_text().unwrap_or_default().to_owned());
-        }
+        let send = |words: &[&str]| link.command(words).map_err(|why| self.unavailable(why));
+        let hello = send(&hello)?;
+        let select = (self.config.database != 0).then(|| send(&["SELECT", &database])).transpose()?;
+        let info = send(&["INFO"])?;
+        let loads = SCRIPTS.map(|script| send(&["SCRIPT", "LOAD", script]));
         // Answered by a push, not by a reply; an error would be a reply, to the PING behind it at the latest.
         link.connection.send_unanswered(&["SUBSCRIBE", channel]).map_err(|why| self.unavailable(why))?;
-        let pong = self.expect(link, &["PING"]).await?;
-        match pong.as_text() {
-            Some("PONG") => Ok(()),
-            _ => Err(self.refusal(&format!("{pong:?}"))),
+        let ping = send(&["PING"])?;
+        self.expect(link, hello).await?;
+        if let Some(select) = select {
+            self.expect(link, select).await?;
         }
+        let info = self.expect(link, info).await?;
+        let info = info.as_text().unwrap_or_default();
+        super::fitness::check(info, &self.config)?;
+        let mut scripts = Vec::with_capacity(SCRIPTS.len());
+        for load in loads {
+            scripts.push(self.expect(link, load?).await?.as_text().unwrap_or_default().to_owned());
+        }
+        let pong = self.expect(link, ping).await?;
+        if pong.as_text() != Some("PONG") {
+            return Err(self.refusal(&format!("{pong:?}")));
+        }
+        link.run = super::fitness::run_id(info).to_owned();
+        link.scripts = scripts;
+        Ok(())
     }
 
-    async fn expect(&self, link: &Link, words: &[&str]) -> Result<Value> {
-        let reply = link.command(words).map_err(|why| self.unavailable(why))?;
+    async fn expect(&self, link: &Link, reply: Reply) -> Result<Value> {
         match reply.await {
             Ok(Value::Error(text)) => Err(self.refusal(&text)),
             Ok(value) => Ok(value),
@@ -356,7 +384,12 @@ impl Node {
     /// What an error reply means for the caller.
     pub(super) fn refusal(&self, text: &str) -> Error {
         let store = &self.config.label;
-        match text.split(' ').next().unwrap_or_default() {
+        // An unknown command is quoted with its arguments, and the first one carries the password.
+        let text = text.split(", with args").next().unwrap_or_default();
+        // Redis 6 wraps the error of a command in the error of the script that called it.
+        let words = || text.split([' ', ':']).map(|word| word.trim_start_matches('-'));
+        let code = words().find(|word| CODES.contains(word)).or(words().next());
+        match code.unwrap_or_default() {
             "WRONGPASS" | "NOAUTH" => Error::config(format!(
                 "{store} refused the user or password ({text}); give both in the URL as `redis://user:password@host`"
             )),
