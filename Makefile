@@ -43,7 +43,10 @@ lint: ## Check format, lints and documentation; warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --lib --no-deps --all-features --locked
 
 test: deps lint ## Check everything; leaves no process and no file behind
-	@sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked
+	@bash -o pipefail -c 'sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked 2>&1 \
+	  | tee $(TARGET)/test.log'
+	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' \
+	  $(TARGET)/test.log
 
 model: ## Search more states of the Redis protocol than `test` does; takes minutes
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored
