@@ -1,16 +1,17 @@
 //! Keeps held locks held. One thread per process with a runtime of its own, so that a busy or dropped runtime of
 //! the caller's can neither starve renewals nor swallow the release of a dropped guard.
 //!
-//! Guards are put into a schedule under a mutex; the thread is woken only when one falls due earlier than what
-//! it waits for, so an acquire costs no context switch.
+//! Guards are put into a schedule under a mutex, and whoever does so sets the alarm if one falls due earlier than what
+//! it is set to. So an acquire costs no context switch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
+use crate::alarm::Alarm;
 use crate::backend::lock;
 use crate::clock::{Clock, Moment};
 use crate::held::{Chore, Held};
@@ -24,7 +25,7 @@ pub(crate) struct Keeper {
     clock: Clock,
     runtime: Handle,
     schedule: Mutex<Schedule>,
-    wake: Arc<Notify>,
+    alarm: Arc<Alarm>,
     /// Ticks whenever something was done; tests wait on it.
     progress: watch::Sender<()>,
 }
@@ -32,7 +33,7 @@ pub(crate) struct Keeper {
 #[derive(Debug)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Held>>,
-    /// What the thread waits for.
+    /// What the alarm is set to.
     armed: Moment,
     /// Rounds and renewals under way.
     busy: usize,
@@ -64,33 +65,33 @@ impl Keeper {
 
     fn start(clock: Clock) -> Result<Arc<Self>> {
         let runtime = runtime()?;
+        let alarm = {
+            let _inside = runtime.enter();
+            Arc::new(Alarm::new(clock.clone()))
+        };
         let keeper = Arc::new(Self {
-            clock: clock.clone(),
+            clock,
             runtime: runtime.clone(),
             schedule: Mutex::new(Schedule { due: BTreeMap::new(), armed: Moment::NEVER, busy: 0 }),
-            wake: Arc::default(),
+            alarm: alarm.clone(),
             progress: watch::Sender::new(()),
         });
-        runtime.spawn(run(Arc::downgrade(&keeper), keeper.wake.clone(), clock));
+        runtime.spawn(run(Arc::downgrade(&keeper), alarm));
         Ok(keeper)
     }
 
     /// Takes a lock into care.
     pub(crate) fn adopt(&self, held: &Arc<Held>) {
-        let wake = {
-            let mut schedule = lock(&self.schedule);
-            let (before, due) = held.reschedule();
-            if let Some(before) = before {
-                schedule.due.remove(&(before, held.id));
-            }
-            let Some(due) = due else { return };
-            schedule.due.insert((due, held.id), held.clone());
-            let wake = due < schedule.armed;
-            schedule.armed = schedule.armed.min(due);
-            wake
-        };
-        if wake {
-            self.wake.notify_one();
+        let mut schedule = lock(&self.schedule);
+        let (before, due) = held.reschedule();
+        if let Some(before) = before {
+            schedule.due.remove(&(before, held.id));
+        }
+        let Some(due) = due else { return };
+        schedule.due.insert((due, held.id), held.clone());
+        if due < schedule.armed {
+            schedule.armed = due;
+            self.alarm.set(due);
         }
     }
 
@@ -131,7 +132,7 @@ impl Keeper {
                     return next;
                 }
             }
-            self.wake.notify_one();
+            self.alarm.ring();
             if progress.changed().await.is_err() {
                 return Moment::NEVER;
             }
@@ -190,27 +191,18 @@ impl Schedule {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.wake.notify_one();
+        self.alarm.ring();
     }
 }
 
-async fn run(keeper: Weak<Keeper>, wake: Arc<Notify>, clock: Clock) {
-    let mut alarm = Alarm::new(clock);
+async fn run(keeper: Weak<Keeper>, alarm: Arc<Alarm>) {
     loop {
-        let next = match keeper.upgrade() {
-            Some(keeper) => {
-                let mut schedule = lock(&keeper.schedule);
-                schedule.armed = schedule.next();
-                schedule.armed
-            }
-            None => return,
-        };
-        tokio::select! {
-            () = wake.notified() => {}
-            () = alarm.reached(next) => {}
-        }
+        alarm.rings().await;
         let Some(keeper) = keeper.upgrade() else { return };
         keeper.round();
+        let mut schedule = lock(&keeper.schedule);
+        schedule.armed = schedule.next();
+        alarm.set(schedule.armed);
     }
 }
 
@@ -235,63 +227,4 @@ fn runtime() -> Result<Handle> {
         .map_err(failed)?;
     *slot = Some((std::process::id(), handle.clone()));
     Ok(handle)
-}
-
-/// Wakes at a moment of the keeper's clock, also when the machine was suspended in between.
-enum Alarm {
-    Clock(Clock),
-    #[cfg(target_os = "linux")]
-    Timer(Clock, tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>),
-}
-
-impl Alarm {
-    fn new(clock: Clock) -> Self {
-        #[cfg(target_os = "linux")]
-        if clock.manual().is_none() {
-            use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-            let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-            let timer = timerfd_create(TimerfdClockId::Boottime, flags).map_err(std::io::Error::from);
-            // SAFETY: the descriptor is owned by the `AsyncFd` from here on; nothing replaces or closes it.
-            #[allow(unsafe_code)]
-            let timer = timer.and_then(|timer| Ok(unsafe { tokio::io::unix::AsyncFd::register(timer)? }));
-            match timer {
-                Ok(timer) => return Self::Timer(clock, timer),
-                Err(error) => {
-                    tracing::warn!(%error, "no suspend-aware timer; a loss during suspend is noticed at the first check");
-                }
-            }
-        }
-        Self::Clock(clock)
-    }
-
-    async fn reached(&mut self, moment: Moment) {
-        if moment == Moment::NEVER {
-            return std::future::pending().await;
-        }
-        match self {
-            Self::Clock(clock) => clock.sleep_until(moment).await,
-            #[cfg(target_os = "linux")]
-            Self::Timer(clock, timer) => {
-                use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
-                let since = moment.since_origin();
-                let at = Timespec {
-                    tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-                    tv_nsec: since.subsec_nanos().into(),
-                };
-                let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-                if timerfd_settime(timer.get_ref(), TimerfdTimerFlags::ABSTIME, &once).is_err() {
-                    return clock.sleep_until(moment).await;
-                }
-                while clock.now() < moment {
-                    match timer.readable().await {
-                        Ok(mut ready) => {
-                            let _ = rustix::io::read(timer.get_ref(), &mut [0u8; 8]);
-                            ready.clear_ready();
-                        }
-                        Err(_) => return clock.sleep_until(moment).await,
-                    }
-                }
-            }
-        }
-    }
 }

@@ -28,6 +28,7 @@
 // What only one store uses is unused in a build without it.
 #![cfg_attr(not(all(feature = "file", feature = "tls")), allow(dead_code))]
 
+mod alarm;
 #[cfg(feature = "unstable-backend")]
 pub mod backend;
 #[cfg(not(feature = "unstable-backend"))]
