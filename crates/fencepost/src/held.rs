@@ -105,7 +105,7 @@ impl Held {
                 scheduled: None,
             }),
         });
-        held.round_trip(grant.sent);
+        held.round_trip(acquired.since(grant.sent));
         held
     }
 
@@ -264,7 +264,7 @@ impl Held {
         inner.renewing = false;
         match answer {
             Some(Ok(Renewal::Renewed { sent, term })) => {
-                self.round_trip(sent);
+                self.round_trip(now.since(sent));
                 if inner.lease.renewed(sent, term, now) {
                     add(&self.counters.renewed, 1);
                     tracing::debug!(name = %self.name, owner = %self.owner, token = self.token.get(), "lock renewed");
@@ -297,8 +297,7 @@ impl Held {
     }
 
     /// Counts a round trip and warns when it comes near the ttl.
-    fn round_trip(&self, sent: Moment) {
-        let took = self.clock.now().since(sent);
+    fn round_trip(&self, took: Duration) {
         self.counters.round_trips.record(took);
         let ttl = self.ttl;
         if took > ttl / 4 {

@@ -37,8 +37,9 @@ pub(super) type Reply = oneshot::Receiver<Value>;
 struct Shared {
     outgoing: Vec<u8>,
     unanswered: VecDeque<oneshot::Sender<Value>>,
-    /// The driver.
+    /// The driver, and whether it will run without being woken.
     waker: Option<Waker>,
+    woken: bool,
     /// Why the connection ended.
     ended: Option<String>,
     /// A request has timed out and nothing was heard since.
@@ -90,7 +91,9 @@ impl Connection {
         }
         resp::encode(&mut shared.outgoing, words);
         shared.unanswered.extend(answer_to);
-        let waker = shared.waker.clone();
+        // One wake-up is enough for all that gathers until the driver runs.
+        let woken = std::mem::replace(&mut shared.woken, true);
+        let waker = shared.waker.as_ref().filter(|_| !woken).cloned();
         drop(shared);
         if let Some(waker) = waker {
             waker.wake();
@@ -169,6 +172,7 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
             if shared.ended.is_some() {
                 return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
             }
+            shared.woken = false;
             if !shared.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
                 shared.waker = Some(context.waker().clone());
             }
