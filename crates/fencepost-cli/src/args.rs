@@ -76,7 +76,7 @@ pub(crate) enum Command {
 ///
 /// If the lock is lost, or this process is killed or stalls, a guardian process ends the command's process group:
 /// TERM, then KILL after the grace. Where locks are leases (Redis) it does so before the lease can end: TERM at
-/// the shorter of the grace and a quarter of the ttl before the end, KILL at the end. A command that is stopped
+/// the shorter of the grace and a quarter of the ttl before the end, KILL shortly before the end. A command that is stopped
 /// (Ctrl-Z) goes on after `fg` only if the lock is still held.
 ///
 /// What leaves the process group (`setsid`, daemons) escapes the guardian. When the command itself has ended,

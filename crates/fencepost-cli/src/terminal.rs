@@ -6,11 +6,13 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, getpgrp};
-use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The controlling terminal.
 pub(crate) struct Terminal {
     tty: OwnedFd,
+    /// How it was set before the command.
+    modes: Option<Termios>,
     /// The group that we made the foreground one.
     given: Cell<Option<Pid>>,
 }
@@ -20,7 +22,8 @@ impl Terminal {
     pub(crate) fn open() -> Option<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let tty = rustix::fs::open("/dev/tty", flags, Mode::empty()).ok()?;
-        Some(Self { tty, given: Cell::new(None) })
+        let modes = tcgetattr(&tty).ok();
+        Some(Self { tty, modes, given: Cell::new(None) })
     }
 
     /// Whether our own group is the foreground one.
@@ -43,6 +46,14 @@ impl Terminal {
     pub(crate) fn give(&self, group: Pid) {
         if tcsetpgrp(&self.tty, group).is_ok() {
             self.given.set(Some(group));
+        }
+    }
+
+    /// Undoes the modes of a command that was killed and could not do so itself; an editor leaves it without echo.
+    pub(crate) fn reset(&self) {
+        self.take_back();
+        if let Some(modes) = self.modes.as_ref().filter(|_| self.is_ours()) {
+            let _ = tcsetattr(&self.tty, OptionalActions::Now, modes);
         }
     }
 

@@ -53,11 +53,17 @@ async fn acquire(args: &Acquire, locks: &Locks, console: Console, signals: &Inco
     let handle = waiting::acquire(&lock, &args.name, locks, console, signals).await?.detach().await?;
     let left = time_left(locks, &handle).await;
     let printed = console.result(&Detached::new(&handle, left), || handle.to_string());
-    if printed.is_err() {
-        // Nobody has the handle, so nobody could release the lock.
+    if let Err(failure) = printed {
+        // Nobody has the handle, so nobody could release the lock. A reader that went away is no success here.
         locks.release(&handle).await?;
+        return Err(match failure {
+            Failure::System { doing, error } => Failure::System {
+                doing,
+                error: std::io::Error::other(format!("{error}; the lock was released")),
+            },
+            other => other,
+        });
     }
-    printed?;
     if console.has_live_line() {
         let left = left.map(fencepost::format_duration).unwrap_or_default();
         console.note(&format!(

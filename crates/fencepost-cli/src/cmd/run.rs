@@ -72,6 +72,9 @@ async fn hold(
         margin: ttl.map_or(args.grace, |ttl| args.grace.min(ttl / 4)),
     };
     let end = watch.run().await;
+    if let (End::Ended | End::Unguarded, Some(terminal)) = (&end, &watch.terminal) {
+        terminal.reset();
+    }
     drop(watch);
     finish(guard, end, console).await
 }

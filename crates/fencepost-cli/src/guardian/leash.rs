@@ -89,6 +89,8 @@ impl Listening {
     /// Says that the lock is lost.
     pub(crate) fn lost(&self) {
         self.order(&Order::Lost, None);
+        // A guardian that somebody stopped has to act now, not when we do its work.
+        let _ = kill_process(self.guardian, Signal::CONT);
     }
 
     /// Passes a signal on to the command's group.

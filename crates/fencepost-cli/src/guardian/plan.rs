@@ -83,10 +83,12 @@ impl Plan {
         }
     }
 
-    /// KILL comes after the grace, but never after the end of the lease: somebody else may have the lock then.
+    /// KILL comes after the grace, but some time before the end of the lease: somebody else may have the lock then,
+    /// and a killed group takes a moment to vanish. (The end by `max_hold` is even released on the dot.)
     fn begin(&mut self, now: Duration) -> Step {
         let patient = now.saturating_add(self.grace);
-        let kill_at = self.lease.map_or(patient, |(until, _)| until.min(patient));
+        let kill_at =
+            self.lease.map_or(patient, |(until, margin)| until.saturating_sub(margin / 8).min(patient));
         if kill_at <= now {
             return self.kill(now);
         }
@@ -110,15 +112,15 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_not_renewed_ends_the_command_within_it() {
-        let mut plan = Plan::new(at(5));
-        plan.lease(at(130), at(5));
-        assert_eq!(plan.due(at(124)), None);
-        assert_eq!(plan.wake_at(), Some(at(125)));
-        assert_eq!(plan.due(at(125)), Some(Step::Terminate));
-        assert_eq!(plan.wake_at(), Some(at(130)));
-        assert_eq!(plan.due(at(129)), None);
-        assert_eq!(plan.due(at(130)), Some(Step::Kill));
-        assert_eq!(plan.due(at(130) + VANISH), Some(Step::GiveUp));
+        let mut plan = Plan::new(at(8));
+        plan.lease(at(130), at(8));
+        assert_eq!(plan.due(at(121)), None);
+        assert_eq!(plan.wake_at(), Some(at(122)));
+        assert_eq!(plan.due(at(122)), Some(Step::Terminate));
+        assert_eq!(plan.wake_at(), Some(at(129)));
+        assert_eq!(plan.due(at(128)), None);
+        assert_eq!(plan.due(at(129)), Some(Step::Kill));
+        assert_eq!(plan.due(at(129) + VANISH), Some(Step::GiveUp));
         assert_eq!((plan.due(at(999)), plan.wake_at()), (None, None));
     }
 
@@ -146,9 +148,9 @@ mod tests {
         assert_eq!(plan.end(at(101)), None, "asked once");
 
         let mut plan = Plan::new(at(50));
-        plan.lease(at(130), at(5));
+        plan.lease(at(130), at(8));
         assert_eq!(plan.end(at(100)), Some(Step::Terminate));
-        assert_eq!(plan.wake_at(), Some(at(130)));
+        assert_eq!(plan.wake_at(), Some(at(129)));
     }
 
     #[test]

@@ -68,8 +68,8 @@ impl Shared {
     ) -> Result<Claim> {
         let failed = |doing, error| self.failed(file_name, doing, error);
         let sent = self.clock.now();
-        let mut page = Page::blank();
-        file.read(&mut page).map_err(|error| failed("read", error))?;
+        // The record is ours alone to write now, but an operator may be in the middle of a revocation.
+        let page = file.peek().map_err(|error| failed("read", error))?;
         let now = self.now();
         let last = match self.record(&page, &request.name, file_name) {
             Ok(Some(record)) => match record.state {
@@ -85,15 +85,12 @@ impl Shared {
         };
         let last = last.map_err(|damage| self.damaged(file_name, &request.name, damage))?;
         let token = self.next_token(last, &now)?;
-        let hold = FlockHold::new(self.clone(), file, request, token, now.wall);
-        let write = || {
-            hold.file().write_or_restore(&hold.record(State::Held), &page)?;
-            if self.durable { hold.file().sync(&self.place, page.len == 0) } else { Ok(()) }
-        };
-        if let Err(error) = write() {
+        let mut hold = FlockHold::new(self.clone(), file, request, token, now.wall);
+        if let Err(error) = self.write_grant(&mut hold, &page, &now, file_name) {
             hold.abandon();
-            return Err(failed("write", error));
+            return Err(error);
         }
+        let token = hold.token();
         let hold = Arc::new(hold);
         let watched = Arc::downgrade(&hold);
         lock(&self.held).insert(request.owner, watched);
@@ -102,6 +99,26 @@ impl Shared {
             return Ok(Claim::Gone);
         }
         Ok(Claim::Granted(Grant { token, sent, term: None, hold }))
+    }
+
+    /// Writes the record of a grant. An operator may reserve a token after we read the page: it looks for us after it
+    /// wrote, and we for it, so that at least one sees the other and no token is given twice or out of order.
+    fn write_grant(&self, hold: &mut FlockHold, before: &Page, now: &Now, file_name: &str) -> Result<()> {
+        let failed = |error| self.failed(file_name, "write", error);
+        if self.durable && before.len == 0 {
+            // Before the record: whoever finds one, after we were killed here, takes the file's name to be on the disk.
+            hold.file().sync(&self.place, true).map_err(failed)?;
+        }
+        loop {
+            hold.file().write_or_restore(&hold.record(State::Held), before).map_err(failed)?;
+            let page = hold.file().peek().map_err(failed)?;
+            let reserved = page.revocation().ok().flatten().map_or(0, |revocation| revocation.token);
+            if reserved < hold.token().get() {
+                break;
+            }
+            hold.raise(self.next_token(reserved, now)?);
+        }
+        if self.durable { hold.file().sync(&self.place, false).map_err(failed) } else { Ok(()) }
     }
 
     /// Who has a lock whose flock we did not get; `None` if it is only passing from hand to hand.

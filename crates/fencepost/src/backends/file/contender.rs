@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -17,6 +18,9 @@ use super::lockfile::LockFile;
 use super::{Shared, place};
 use crate::backend::{Grant, Request, lock};
 use crate::{Error, Name, Result};
+
+/// How often a thread looks that would not be told of a replaced file.
+const UNTOLD: Duration = Duration::from_millis(100);
 
 /// The callers that wait, by name.
 #[derive(Debug, Default)]
@@ -151,9 +155,16 @@ fn contend(shared: &Arc<Shared>, name: &Name, thread: u64) {
     let mut listening = None;
     while shared.queues.goes_on(name, thread) {
         let won = LockFile::open_or_create(&shared.place, &file_name).and_then(|file| {
-            file.lock()?;
-            Ok(file)
+            if shared.watch.tells() {
+                return file.lock().map(|()| Some(file));
+            }
+            // Nobody would tell us that the file was replaced, and its flock may never be free.
+            Ok(if file.try_lock()? { Some(file) } else { None })
         });
+        let Some(won) = won.transpose() else {
+            std::thread::sleep(UNTOLD);
+            continue;
+        };
         let Some(waiter) = shared.queues.first(name, thread) else { continue };
         let claim = won.map_err(|error| shared.failed(&file_name, "lock", error));
         match claim.and_then(|file| shared.claim(file, &waiter.request, &file_name)) {

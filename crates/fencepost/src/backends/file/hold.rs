@@ -56,6 +56,15 @@ impl FlockHold {
         &self.file
     }
 
+    pub(super) fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Takes a larger token, before anybody was given the first.
+    pub(super) fn raise(&mut self, token: FencingToken) {
+        self.token = token;
+    }
+
     pub(super) fn record(&self, state: State) -> Record<'_> {
         Record {
             state,

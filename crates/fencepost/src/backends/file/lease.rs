@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::lockfile::LockFile;
 use super::record::{Lease, Page, Record, State};
 use super::watch::Watched;
-use super::{Shared, place};
+use super::{Shared, fork, place};
 use crate::backend::{Grant, Hold, Renewal, Request, Signal, lock};
 use crate::{Error, FencingToken, Handle, Loss, Name, Owner, Result};
 
@@ -20,7 +20,8 @@ impl Shared {
         let token = self.extend(name, owner, request.ttl).await?;
         let token = token.map_err(|why| Error::lost(name, why))?;
         let (shared, signal) = (self.clone(), request.signal.clone());
-        let hold = Arc::new(LeaseHold { shared, name: name.clone(), owner, signal });
+        let hold =
+            Arc::new(LeaseHold { shared, name: name.clone(), owner, signal, generation: fork::generation() });
         let watched = Arc::downgrade(&hold);
         lock(&self.held).insert(owner, watched);
         Ok(Grant { token, sent, term: Some(request.ttl), hold })
@@ -135,6 +136,7 @@ struct LeaseHold {
     name: Name,
     owner: Owner,
     signal: Arc<Signal>,
+    generation: u32,
 }
 
 impl Watched for LeaseHold {
@@ -158,7 +160,10 @@ impl Watched for LeaseHold {
 impl Drop for LeaseHold {
     /// The lease stays: nobody's process stands behind it.
     fn drop(&mut self) {
-        lock(&self.shared.held).remove(&self.owner);
+        // In a forked child the mutex may have been locked by a thread that is not here.
+        if self.generation == fork::generation() {
+            lock(&self.shared.held).remove(&self.owner);
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fchmod, fdatasync,
-    flock, fstat, fsync, ftruncate, futimens, linkat, openat, renameat, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, fchmod,
+    fdatasync, flock, fstat, fsync, ftruncate, futimens, openat, renameat, renameat_with, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 
@@ -50,13 +50,17 @@ impl LockFile {
                 return Self::noted(|| openat(&place.dir, file_name, flags, place.mode));
             }
             // Under another name first: nobody sees it with the permissions that the umask has cut.
+            // Renamed, not linked: killed between a link and the unlink of the other name, we would leave a file with
+            // two names, which still has one (and passes for current) when it was collected or replaced.
             let (name, file) = Self::create(place)?;
-            let linked = linkat(&place.dir, &name, &place.dir, file_name, AtFlags::empty());
-            let _ = unlinkat(&place.dir, &name, AtFlags::empty());
-            match linked {
+            match renameat_with(&place.dir, &name, &place.dir, file_name, RenameFlags::NOREPLACE) {
                 Ok(()) => return Ok(file),
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let _ = unlinkat(&place.dir, &name, AtFlags::empty());
+                    if error != Errno::EXIST {
+                        return Err(error.into());
+                    }
+                }
             }
         }
     }
@@ -214,32 +218,48 @@ impl LockFile {
         Ok(())
     }
 
-    /// Puts a new file with this record in the place of the one that has the name now.
-    pub(super) fn replace(
-        place: &Place,
-        file_name: &str,
-        record: &Record<'_>,
-        durable: bool,
-    ) -> io::Result<()> {
-        let (name, file) = Self::create(place)?;
-        let put = || {
-            file.write(record)?;
-            if durable {
-                fdatasync(&file.file)?;
-            }
-            renameat(&place.dir, &name, &place.dir, file_name)?;
-            if durable {
-                fsync(&place.dir)?;
-            }
-            Ok(())
-        };
-        put().inspect_err(|_: &io::Error| {
-            let _ = unlinkat(&place.dir, &name, AtFlags::empty());
-        })
-    }
-
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+}
+
+/// A new file on its way into the place of another. Its flock is ours: nobody has it before its record is final.
+pub(super) struct Spare<'a> {
+    place: &'a Place,
+    durable: bool,
+    name: String,
+    file: LockFile,
+    put: bool,
+}
+
+impl<'a> Spare<'a> {
+    pub(super) fn create(place: &'a Place, durable: bool) -> io::Result<Self> {
+        let (name, file) = LockFile::create(place)?;
+        let spare = Self { place, durable, name, file, put: false };
+        if spare.file.try_lock()? { Ok(spare) } else { Err(io::ErrorKind::ResourceBusy.into()) }
+    }
+
+    pub(super) fn write(&self, record: &Record<'_>) -> io::Result<()> {
+        self.file.write(record)?;
+        if self.durable { self.file.sync(self.place, false) } else { Ok(()) }
+    }
+
+    /// Takes the place of the file that has the name now, which nobody is granted from here on.
+    pub(super) fn put(&mut self, file_name: &str) -> io::Result<()> {
+        renameat(&self.place.dir, &self.name, &self.place.dir, file_name)?;
+        self.put = true;
+        if self.durable {
+            fsync(&self.place.dir)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Spare<'_> {
+    fn drop(&mut self) {
+        if !self.put {
+            let _ = unlinkat(&self.place.dir, &self.name, AtFlags::empty());
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, Dir, statat, unlinkat};
 
 use super::claim::{holder, process, wall};
-use super::lockfile::{LockFile, UNFINISHED};
+use super::lockfile::{LockFile, Spare, UNFINISHED};
 use super::place::{self, SUFFIX};
 use super::record::{Page, Record, Revocation, State};
 use super::{Shared, record};
@@ -80,11 +80,20 @@ impl Shared {
             let Some(file) = file.map_err(|error| self.failed(&file_name, "open", error))? else {
                 return Ok(None);
             };
-            let victim = match self.holder_of(&file, name, &file_name) {
+            let found =
+                match file.peek().map_err(|error| self.failed(&file_name, "read", error))?.revocation() {
+                    Ok(_) => self.holder_of(&file, name, &file_name),
+                    // Nobody gets such a lock, held or not.
+                    Err(damage) => Err(self.damaged(&file_name, name, damage)),
+                };
+            let victim = match found {
                 Ok(Some(victim)) => victim,
                 Ok(None) => return Ok(None),
                 Err(Error::Backend { .. }) if now => {
-                    return self.start_over(&file, name, reason).await.map(Some);
+                    if let Some(revoked) = self.start_over(&file, name, reason).await? {
+                        return Ok(Some(revoked));
+                    }
+                    continue;
                 }
                 Err(error) => return Err(error),
             };
@@ -115,6 +124,8 @@ impl Shared {
         let file_name = place::file_name(name);
         let failed = |error| self.failed(&file_name, "write", error);
         let _turn = self.operators_turn().await?;
+        // First of all: without room for it nothing was done yet, and nothing is told to the victim.
+        let spare = now.then(|| Spare::create(&self.place, self.durable)).transpose().map_err(failed)?;
         let page = file.peek().map_err(failed)?;
         let Some(record) = self.record(&page, name, &file_name)? else { return Ok(None) };
         if record.owner != owner || record.state != State::Held || !file.is_current().map_err(failed)? {
@@ -123,13 +134,34 @@ impl Shared {
         let last = page.last_token(Some(&record)).map_err(|damage| self.damaged(&file_name, name, damage))?;
         let token = self.next_token(last, &self.now())?;
         let revocation = Revocation { victim: owner, token: token.get(), reason };
-        file.revoke(&revocation).map_err(failed)?;
-        if now {
-            // The victim hears of it by the replacement: told any earlier it might let go first, and we would replace
-            // the file of its successor.
+        let mut victim = holder(name, &page, &record, &self.now());
+        victim.revoked = Some(reason.to_owned());
+        if let Some(mut spare) = spare {
             let fresh = Record { state: State::Free, token: token.get(), durable: self.durable, ..record };
-            LockFile::replace(&self.place, &file_name, &fresh, self.durable).map_err(failed)?;
+            spare.write(&fresh).map_err(failed)?;
+            // The victim hears of it by the replacement.
+            file.revoke(&revocation).map_err(failed)?;
+            spare.put(&file_name).map_err(failed)?;
+            // If it let go before that by itself, a successor may have got in, and it is the successor that lost the
+            // lock. Nobody gets the old file any more, and nobody the new one while we have it: our token can still
+            // be made larger than the successor's.
+            let after = file.peek().map_err(failed)?;
+            if let Ok(Some(next)) = after.record()
+                && next.owner != owner
+                && let Ok(last) = after.last_token(Some(&next))
+            {
+                let token = self.next_token(last, &self.now())?;
+                spare.write(&Record { token: token.get(), ..fresh }).map_err(failed)?;
+                if next.state != State::Free {
+                    let revocation = Revocation { victim: next.owner, token: token.get(), reason };
+                    file.revoke(&revocation).map_err(failed)?;
+                    victim = holder(name, &after, &next, &self.now());
+                    victim.revoked = Some(reason.to_owned());
+                }
+                return Ok(Some(Revoked::new(victim, token, true)));
+            }
         } else {
+            file.revoke(&revocation).map_err(failed)?;
             if self.durable {
                 file.sync(&self.place, false).map_err(failed)?;
             }
@@ -141,13 +173,12 @@ impl Shared {
             }
             file.touch().map_err(failed)?;
         }
-        let mut victim = holder(name, &page, &record, &self.now());
-        victim.revoked = Some(reason.to_owned());
         Ok(Some(Revoked::new(victim, token, now)))
     }
 
     /// Ends a lease. Nobody's flock stands behind it, so it is over at once.
     async fn revoke_lease(&self, name: &Name, owner: Owner, reason: &str) -> Result<Option<Revoked>> {
+        let _turn = self.operators_turn().await?;
         let revoked = self.on_lease(name, owner, |file, page, record, _| {
             let wrong = |_| std::io::Error::from(std::io::ErrorKind::InvalidData);
             let now = self.now();
@@ -169,12 +200,16 @@ impl Shared {
         Ok(revoked.await?.ok())
     }
 
-    /// Replaces a file that cannot be read. Whoever has it locked loses it.
-    async fn start_over(&self, file: &LockFile, name: &Name, reason: &str) -> Result<Revoked> {
+    /// Replaces a file that cannot be read. Whoever has it locked loses it. `None` if somebody else has done so.
+    async fn start_over(&self, file: &LockFile, name: &Name, reason: &str) -> Result<Option<Revoked>> {
         let file_name = place::file_name(name);
         let failed = |error| self.failed(&file_name, "replace", error);
         let _turn = self.operators_turn().await?;
         let page = file.peek().map_err(failed)?;
+        let readable = self.record(&page, name, &file_name).is_ok() && page.revocation().is_ok();
+        if readable || !file.is_current().map_err(failed)? {
+            return Ok(None);
+        }
         let token = self
             .next_token(page.last_token(page.record().ok().flatten().as_ref()).unwrap_or(0), &self.now())?;
         let (pid, started) = process();
@@ -190,9 +225,10 @@ impl Shared {
             host: crate::identity::host(),
             note: "",
         };
-        LockFile::replace(&self.place, &file_name, &fresh, self.durable).map_err(failed)?;
+        let mut spare = Spare::create(&self.place, self.durable).map_err(failed)?;
+        spare.write(&fresh).and_then(|()| spare.put(&file_name)).map_err(failed)?;
         let victim = Holder { revoked: Some(reason.to_owned()), ..Holder::unknown(name.clone()) };
-        Ok(Revoked::new(victim, token, true))
+        Ok(Some(Revoked::new(victim, token, true)))
     }
 
     /// One operator at a time, so that no two reserve the same token. A turn lasts for a few system calls.
@@ -217,6 +253,11 @@ impl Shared {
     /// without the counter only the clock keeps tokens growing.
     pub(super) fn sweep(&self) {
         if self.durable || !self.is_sweep_due() {
+            return;
+        }
+        // A file is removed by its name: no operator may give that name to another one meanwhile.
+        let Ok(turn) = LockFile::directory(&self.place) else { return };
+        if !turn.try_lock().unwrap_or(false) {
             return;
         }
         let Ok(entries) = Dir::read_from(&self.place.dir) else { return };

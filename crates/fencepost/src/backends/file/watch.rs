@@ -47,6 +47,11 @@ impl Watch {
         self.asked.store(true, Ordering::Release);
     }
 
+    /// Whether there is a thread that hears of replaced files.
+    pub(super) fn tells(&self) -> bool {
+        lock(&self.bell).is_some()
+    }
+
     /// Ends the thread.
     pub(super) fn stop(&self) {
         if let Some(bell) = lock(&self.bell).take() {
