@@ -145,6 +145,8 @@ pub struct Grant {
     pub sent: Moment,
     /// How long the store keeps it without renewal; `None` where it ends with the process.
     pub term: Option<Duration>,
+    /// Granted by a push, some time after the request was answered: says nothing about the store's round trips.
+    pub pushed: bool,
     /// The hold itself.
     pub hold: Arc<dyn Hold>,
 }

@@ -80,6 +80,7 @@ impl Held {
         // the holder begin, or even end, its work first.
         let short = grant.term.is_some_and(|term| term < request.ttl);
         let hurry = short.then(|| acquired.plus(HURRY));
+        let round_trip = (!grant.pushed).then(|| acquired.since(grant.sent));
         add(&counters.held_now, 1);
         let held = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -105,7 +106,9 @@ impl Held {
                 scheduled: None,
             }),
         });
-        held.round_trip(acquired.since(grant.sent));
+        if let Some(took) = round_trip {
+            held.round_trip(took);
+        }
         held
     }
 

@@ -244,7 +244,7 @@ impl Store {
             revoked: None,
         });
         let hold = MemoryHold { store: self.clone(), name: request.name.clone(), owner: request.owner };
-        Ok(Grant { token, sent: now, term: Some(request.ttl), hold: Arc::new(hold) })
+        Ok(Grant { token, sent: now, term: Some(request.ttl), pushed: false, hold: Arc::new(hold) })
     }
 
     /// Passes a grant on, or undoes it if the answer is lost or nobody waits for it any more.

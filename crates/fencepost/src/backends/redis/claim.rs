@@ -55,11 +55,21 @@ struct Asked {
     again_in: Duration,
 }
 
+/// How the lock came to us.
+enum By {
+    /// The server's answer.
+    Answer,
+    /// Its push, with a short term.
+    Push,
+    /// A holder of this process, in which it has stayed that often in a row.
+    HandOver(u32),
+}
+
 /// What to do next while waiting.
 enum Hint {
     Ask,
     Wait,
-    Granted { token: i64, sent: Moment, term: Duration, handed: u32 },
+    Granted { token: i64, sent: Moment, by: By },
 }
 
 impl<'a> Claim<'a> {
@@ -104,7 +114,7 @@ impl<'a> Claim<'a> {
         };
         let sent = answer.sent;
         match &answer.value {
-            Value::Int(token) => self.granted(*token, sent, self.request.ttl, 0).map(Said::Granted),
+            Value::Int(token) => self.granted(*token, sent, &By::Answer).map(Said::Granted),
             Value::List(items) if items.len() == 4 => {
                 let holder = match &items[0] {
                     Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -140,9 +150,7 @@ impl<'a> Claim<'a> {
         loop {
             match hint {
                 Hint::Wait => {}
-                Hint::Granted { token, sent, term, handed } => {
-                    return self.granted(token, sent, term, handed);
-                }
+                Hint::Granted { token, sent, by } => return self.granted(token, sent, &by),
                 Hint::Ask => match self.ask(true).await? {
                     Said::Granted(grant) => return Ok(grant),
                     Said::Busy { holder, counter, sent, again_in } => {
@@ -171,7 +179,7 @@ impl<'a> Claim<'a> {
         tokio::select! {
             biased;
             news = seat.news() => match news {
-                News::Granted { token, sent, handed } => Hint::Granted { token, sent, term: self.request.ttl, handed },
+                News::Granted { token, sent, handed } => Hint::Granted { token, sent, by: By::HandOver(handed) },
                 News::Ask => Hint::Ask,
                 News::Moved => Hint::Wait,
             },
@@ -182,7 +190,7 @@ impl<'a> Claim<'a> {
                 Some(Asked { counter, sent, .. })
                     if *counter >= 0 && token > *counter && now() < sent.plus(GRANT_TERM.duration / 2) =>
                 {
-                    Hint::Granted { token, sent: *sent, term: GRANT_TERM.duration, handed: 0 }
+                    Hint::Granted { token, sent: *sent, by: By::Push }
                 }
                 _ => Hint::Ask,
             },
@@ -191,7 +199,7 @@ impl<'a> Claim<'a> {
     }
 
     /// The lock is ours: hands everything over to a hold.
-    fn granted(&mut self, token: i64, sent: Moment, term: Duration, handed: u32) -> Result<Grant> {
+    fn granted(&mut self, token: i64, sent: Moment, by: &By) -> Result<Grant> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
             store: self.store.node.config.label.clone(),
             source: format!("{token} is not a token").into(),
@@ -212,10 +220,12 @@ impl<'a> Claim<'a> {
             keys: self.keys.clone(),
             value: self.value.clone(),
             _line: self.line.clone(),
-            handed,
+            handed: if let By::HandOver(times) = by { *times } else { 0 },
             _letters: letters,
         };
-        Ok(Grant { token, sent, term: Some(term), hold: Arc::new(hold) })
+        let pushed = matches!(by, By::Push);
+        let term = if pushed { GRANT_TERM.duration } else { self.request.ttl };
+        Ok(Grant { token, sent, term: Some(term), pushed, hold: Arc::new(hold) })
     }
 }
 

@@ -181,7 +181,13 @@ impl Backend for Store {
             handed: 0,
             _letters: letters,
         };
-        Ok(Grant { token: handle.token(), sent: answer.sent, term: Some(request.ttl), hold: Arc::new(hold) })
+        Ok(Grant {
+            token: handle.token(),
+            sent: answer.sent,
+            term: Some(request.ttl),
+            pushed: false,
+            hold: Arc::new(hold),
+        })
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
