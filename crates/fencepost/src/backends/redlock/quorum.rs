@@ -134,7 +134,8 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
     /// An attempt that asks all nodes at once. `until` counts from before the first request is sent.
     pub(crate) fn at_once(seats: S, until: T) -> (Self, Nodes) {
         let mut attempt = Self { seats, token: 0, until, gate: None, decided: false };
-        let all = attempt.rest();
+        attempt.seats.as_mut().fill(Seat::Asked);
+        let all = Nodes::all(attempt.seats.as_ref().len());
         (attempt, all)
     }
 
