@@ -86,6 +86,9 @@ impl Failure {
     }
 }
 
+/// How long an attempt that has failed waits for the rest of the answers, if they belong into an error.
+const REST: Duration = Duration::from_millis(100);
+
 impl Ballot {
     /// Asks the nodes. The decision comes by [`decision`](Self::decision).
     pub(super) fn cast(
@@ -162,6 +165,23 @@ impl Ballot {
         }
     }
 
+    /// Waits a little for what the other nodes have to say, so that an error tells all of it.
+    pub(super) async fn hear_all(&self) {
+        let wait = async {
+            loop {
+                let heard = self.decided.notified();
+                tokio::pin!(heard);
+                heard.as_mut().enable();
+                if !lock(&self.state).attempt.seats.contains(&Seat::Asked) {
+                    return;
+                }
+                heard.await;
+            }
+        };
+        let deadline = self.fleet.clock.now().plus(REST).min(self.give_up_at);
+        self.fleet.clock.within(Some(deadline), wait).await;
+    }
+
     /// Takes one step, and the steps that follow from it. Never waits.
     fn act(self: &Arc<Self>, state: &mut State, step: Step) {
         let mut heard: Vec<(usize, Answer)> = Vec::new();
@@ -228,6 +248,9 @@ impl Ballot {
         }
         let step = state.attempt.hear(node, answer, now);
         self.act(&mut state, step);
+        if state.outcome == Some(Outcome::Failed) {
+            self.decided.notify_waiters();
+        }
     }
 
     /// Ends the attempt: nothing more is sent.

@@ -154,6 +154,9 @@ impl<'a> Claim<'a> {
         match ballot.decision().await {
             Outcome::Won { token } => self.won(token).map(Ok),
             Outcome::Failed => {
+                if ballot.failure().standing().is_none() {
+                    ballot.hear_all().await;
+                }
                 if let Some(current) = self.current.take() {
                     self.undo(&current.ballot, None);
                 }

@@ -258,7 +258,7 @@ impl Fleet {
         reply: &Value,
     ) -> Judged {
         let now = self.clock.now();
-        let may_repeat = again < 3;
+        let may_repeat = again < 2;
         match reply {
             Value::Error(text) if text.starts_with("NOSCRIPT") && may_repeat => {
                 link.load(question.script(), now);
@@ -279,7 +279,11 @@ impl Fleet {
                             link.greet(&self.config, now);
                             Judged::Again
                         }
-                        None => Judged::Not(not_yet()),
+                        // By our estimate of its clock it is over, but the node says that it is not.
+                        None => Judged::Not(Verdict::Quarantined {
+                            left: Duration::from_millis(1),
+                            why: "its quarantine is ending".to_owned(),
+                        }),
                         Some(verdict) => Judged::Not(verdict),
                     }
                 }
