@@ -190,6 +190,14 @@ impl Locks {
         Ok(revoked)
     }
 
+    /// Whether the store can grant locks now.
+    ///
+    /// # Errors
+    /// What is in the way: the store is out of reach, or its nodes do not vote (any more, or not yet).
+    pub async fn check(&self) -> Result<()> {
+        self.0.backend.check().await
+    }
+
     /// What this store can do.
     pub fn capabilities(&self) -> Capabilities {
         self.0.backend.capabilities()

@@ -248,6 +248,10 @@ impl Backend for Store {
         Err(self.node.unavailable(format!("lock `{name}` changed hands all the time; try again")))
     }
 
+    async fn check(&self) -> Result<()> {
+        self.node.ask(&[&["PING"]]).await.map(drop)
+    }
+
     async fn close(&self) {
         self.node.close();
     }

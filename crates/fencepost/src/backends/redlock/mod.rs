@@ -154,6 +154,10 @@ impl Backend for Store {
         operator::force_release(self, name, reason, now).await
     }
 
+    async fn check(&self) -> Result<()> {
+        operator::check(self).await
+    }
+
     async fn close(&self) {
         self.fleet.close();
     }

@@ -16,6 +16,7 @@ use super::{Store, milliseconds, revocation};
 use crate::backend::Revoked;
 use crate::backends::redis::keys;
 use crate::backends::redis::resp::Value;
+use crate::clock::Moment;
 use crate::report::NodeView;
 use crate::{Error, FencingToken, Holder, Name, Owner, Result, Verdict};
 
@@ -52,6 +53,19 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Holder>> {
     Ok(holders)
 }
 
+/// Whether a majority votes.
+pub(super) async fn check(store: &Store) -> Result<()> {
+    let (links, now) = (links(store).await?, store.fleet.clock.now());
+    let mut nodes = Vec::with_capacity(links.len());
+    for link in links {
+        nodes.push(match link {
+            Ok(link) => standing(store, &link, now).await,
+            Err(verdict) => Err(verdict),
+        });
+    }
+    enough(store, &nodes)
+}
+
 pub(super) async fn show(store: &Store, name: &Name) -> Result<Option<Holder>> {
     let links = links(store).await?;
     let look = look(store, &links, std::slice::from_ref(name)).await?;
@@ -61,7 +75,7 @@ pub(super) async fn show(store: &Store, name: &Name) -> Result<Option<Holder>> {
         let entry = said.as_ref().ok().and_then(|entries| entries.first());
         let trouble = match (said, link) {
             (Err(verdict), _) => Some(verdict.to_string()),
-            (Ok(_), Ok(link)) => trouble(store, link, now).await,
+            (Ok(_), Ok(link)) => standing(store, link, now).await.err().map(|verdict| verdict.to_string()),
             (Ok(_), Err(_)) => None,
         };
         holder.nodes.push(NodeView {
@@ -75,19 +89,16 @@ pub(super) async fn show(store: &Store, name: &Name) -> Result<Option<Holder>> {
     Ok(Some(holder))
 }
 
-/// Why a node that can be asked does not vote.
-async fn trouble(store: &Store, link: &Arc<Link>, now: crate::clock::Moment) -> Option<String> {
-    let key = store.fleet.config.node_key();
-    let values = match ask(store, link, &[&["GET", &key]]).await {
-        Ok(values) => values,
-        Err(verdict) => return Some(verdict.to_string()),
-    };
+/// Whether a node votes, or why it does not.
+async fn standing(store: &Store, link: &Arc<Link>, now: Moment) -> Result<(), Verdict> {
+    let config = &store.fleet.config;
+    let values = ask(store, link, &[&["GET", &config.node_key()]]).await?;
     let said = values.first().and_then(Value::as_text).unwrap_or_default();
     if said == link.votes {
-        return None;
+        return Ok(());
     }
-    let standing = store.fleet.config.standing(said, &link.votes, link.node.time(now));
-    Some(standing.map_or_else(|| "has to be greeted again before it votes".to_owned(), |why| why.to_string()))
+    // What a greeting will settle is settled when somebody asks for a lock.
+    config.standing(said, &link.votes, link.node.time(now)).map_or(Ok(()), Err)
 }
 
 /// Connections to all nodes that can be reached in time. An error if they are no majority: what a minority says of a lock

@@ -236,7 +236,7 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
             return self.give_up();
         }
         if granted >= majority(n) {
-            let nodes = self.to_confirm();
+            let nodes = self.unconfirmed();
             if !nodes.is_empty() {
                 return Step::Confirm { token, nodes };
             }
@@ -248,7 +248,7 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
     }
 
     /// The nodes that granted with a smaller value and have not been asked to confirm the token. They are, now.
-    fn to_confirm(&mut self) -> Nodes {
+    fn unconfirmed(&mut self) -> Nodes {
         let token = self.token;
         let mut nodes = Nodes::default();
         for (node, seat) in self.seats.as_mut().iter_mut().enumerate() {
