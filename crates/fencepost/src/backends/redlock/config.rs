@@ -111,25 +111,22 @@ impl Config {
         let mut words = said.splitn(6, ' ');
         let [run, max_ttl, quarantine, members, ready, reason] = std::array::from_fn(|_| words.next());
         let ours = votes.splitn(4, ' ').collect::<Vec<_>>();
-        if run != ours.first().copied() || said == votes {
+        if run != ours.first().copied() || said == votes || ours.len() != 4 {
             return None;
         }
-        if [max_ttl, quarantine, members] != [1, 2, 3].map(|index| ours.get(index).copied()) {
-            let span = |text: Option<&str>| {
-                let span = text.and_then(|text| text.parse().ok()).map(Duration::from_millis);
-                span.map_or_else(|| "?".to_owned(), format_duration)
-            };
-            let size = members.and_then(|members| members.split('-').next()).unwrap_or("?");
+        let differences: Vec<String> =
+            [("max_ttl", max_ttl), ("quarantine", quarantine), ("members", members)]
+                .into_iter()
+                .zip(&ours[1..])
+                .filter(|((_, theirs), ours)| *theirs != Some(**ours))
+                .map(|((what, theirs), ours)| difference(what, theirs.unwrap_or("?"), ours))
+                .collect();
+        if !differences.is_empty() {
             return Some(Verdict::Refused {
                 why: format!(
-                    "it belongs to a deployment of {size} nodes with max_ttl {} and quarantine {}, not to this one of {} with \
-                     max_ttl {} and quarantine {}; all clients must name the same nodes and parameters, and `fencepost init \
-                     --reconfigure` changes them",
-                    span(max_ttl),
-                    span(quarantine),
-                    self.nodes.len(),
-                    format_duration(self.max_ttl),
-                    format_duration(self.quarantine),
+                    "it belongs to another deployment ({}); all clients must name the same nodes and parameters, and `fencepost \
+                     init --reconfigure` changes them",
+                    differences.join(", ")
                 ),
             });
         }
@@ -164,6 +161,17 @@ impl Config {
             format_duration(ttl),
             format_duration(self.max_ttl)
         )))
+    }
+}
+
+/// What is different in a node's deployment, for people.
+fn difference(what: &str, theirs: &str, ours: &str) -> String {
+    let span = |text: &str| {
+        text.parse().map_or_else(|_| text.to_owned(), |number| format_duration(Duration::from_millis(number)))
+    };
+    match what {
+        "members" => format!("of {} other nodes", theirs.split('-').next().unwrap_or("?")),
+        what => format!("{what} {} instead of {}", span(theirs), span(ours)),
     }
 }
 
