@@ -177,11 +177,10 @@ fn difference(what: &str, theirs: &str, ours: &str) -> String {
 
 fn drift(text: Option<String>) -> Result<f64> {
     let Some(text) = text else { return Ok(LEAST_DRIFT) };
-    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
-    match percent {
-        Some(percent) if (1.0..=50.0).contains(&percent) => Ok(percent / 100.0),
+    match text.parse::<f64>() {
+        Ok(drift) if (LEAST_DRIFT..=0.5).contains(&drift) => Ok(drift),
         _ => Err(Error::invalid(format!(
-            "parameter `drift` is how far apart the rates of clocks may be, from `1%` (the default) to `50%`, not `{text}`"
+            "parameter `drift` is how far apart the rates of clocks may be, from `0.01` (the default) to `0.5`, not `{text}`"
         ))),
     }
 }
@@ -271,7 +270,7 @@ mod tests {
         assert_eq!(config.bound(), Duration::from_millis(500));
         assert!(config.check_ttl(Duration::from_secs(1)).is_ok());
         assert!(config.check_ttl(Duration::from_millis(1001)).is_err());
-        let config = parse("redlock://a,b,c?drift=11%&max_ttl=10s").unwrap();
+        let config = parse("redlock://a,b,c?drift=0.11&max_ttl=10s").unwrap();
         assert_eq!(config.key_life(Duration::from_secs(10)), Duration::from_secs(11));
         assert!(config.quarantine >= COMFORTABLE_QUARANTINE);
     }
@@ -302,8 +301,8 @@ mod tests {
             ("redlock://a,b,A", "twice"),
             ("redlock:redis://a,b,http://c", "rediss://"),
             ("redlock://a,b,c?quarantine=10s", "quarantine"),
-            ("redlock://a,b,c?drift=0.1%", "drift"),
-            ("redlock://a,b,c?drift=2", "drift"),
+            ("redlock://a,b,c?drift=0.001", "drift"),
+            ("redlock://a,b,c?drift=2%25", "drift"),
             ("redlock://a,b,c?allow=replica", "replica"),
             ("redlock://a,b,c?max_ttl=0s", "max_ttl"),
             ("redlock://a,b,c?tll=1s", "`max_ttl`"),
