@@ -44,7 +44,7 @@ use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;
 use crate::keeper::Keeper;
 use crate::url::StoreUrl;
-use crate::{Error, Handle, Holder, Name, Result};
+use crate::{Error, Handle, Holder, Name, Result, Verdict};
 
 pub(super) use self::init::init;
 
@@ -68,9 +68,19 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
             fleet.config.label, verdict.0, verdict.1
         )));
     }
-    let up = reaches.iter().filter(|reach| matches!(reach, Reach::Up(_))).count();
-    if up < majority(fleet.len()) {
-        return Err(fleet.no_majority(reaches.into_iter().map(Reach::verdict).collect()));
+    // One in quarantine will vote; one of another deployment will not.
+    let verdict = |reach: Reach| match reach {
+        Reach::Up(link) => {
+            match fleet.config.standing(&link.said, &link.votes, link.node.time(clock.now())) {
+                Some(refused @ Verdict::Refused { .. }) => refused,
+                _ => Verdict::Granted,
+            }
+        }
+        other => other.verdict(),
+    };
+    let verdicts: Vec<_> = reaches.into_iter().map(verdict).collect();
+    if verdicts.iter().filter(|verdict| **verdict == Verdict::Granted).count() < majority(fleet.len()) {
+        return Err(fleet.no_majority(verdicts));
     }
     let keeper = Keeper::of(&clock)?;
     let renewals = Arc::new(Renewals::new(keeper.clone()));
