@@ -270,7 +270,12 @@ impl Fleet {
                 (Some("LATE"), [_, Value::Int(time)]) => {
                     link.node.read_clock(u64::try_from(*time).unwrap_or(0), sent, now, &self.config);
                     let late = || Verdict::Unreachable { why: "the request reached it too late".to_owned() };
-                    if may_repeat { Judged::Again } else { Judged::Not(late()) }
+                    match link.node.objection(now) {
+                        // Its clock has leapt: it would vote now, but with leases that ended early.
+                        Some(verdict) => Judged::Not(verdict),
+                        None if may_repeat => Judged::Again,
+                        None => Judged::Not(late()),
+                    }
                 }
                 (Some("NODE"), [_, said]) => {
                     let said = said.as_text().unwrap_or_default();
