@@ -165,8 +165,14 @@ impl Ballot {
         }
     }
 
-    /// Waits a little for what the other nodes have to say, so that an error tells all of it.
-    pub(super) async fn hear_all(&self) {
+    /// Waits a little for what the other nodes have to say. An attempt fails with the first denial that leaves no majority,
+    /// which may be one: whether somebody holds the lock, and all that belongs into an error, shows only then.
+    pub(super) async fn hear_out(&self) {
+        let patience = match self.failure() {
+            failure if matches!(failure.standing(), Some(Standing::Held { .. })) => return,
+            failure if failure.standing().is_none() => REST,
+            failure => REST.min(failure.round_trip * 3),
+        };
         let wait = async {
             loop {
                 let heard = self.decided.notified();
@@ -178,7 +184,7 @@ impl Ballot {
                 heard.await;
             }
         };
-        let deadline = self.fleet.clock.now().plus(REST).min(self.give_up_at);
+        let deadline = self.fleet.clock.now().plus(patience).min(self.give_up_at);
         self.fleet.clock.within(Some(deadline), wait).await;
     }
 
