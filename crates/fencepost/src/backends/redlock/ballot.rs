@@ -165,8 +165,14 @@ impl Ballot {
         }
     }
 
-    /// Waits a little for what the other nodes have to say, so that an error tells all of it.
-    pub(super) async fn hear_all(&self) {
+    /// Waits a little for what the other nodes have to say. An attempt fails with the first denial that leaves no majority,
+    /// which may be one: whether somebody holds the lock, and all that belongs into an error, shows only then.
+    pub(super) async fn hear_out(&self) {
+        let patience = match self.failure() {
+            failure if matches!(failure.standing(), Some(Standing::Held { .. })) => return,
+            failure if failure.standing().is_none() => REST,
+            failure => REST.min(failure.round_trip * 3),
+        };
         let wait = async {
             loop {
                 let heard = self.decided.notified();
@@ -178,7 +184,7 @@ impl Ballot {
                 heard.await;
             }
         };
-        let deadline = self.fleet.clock.now().plus(REST).min(self.give_up_at);
+        let deadline = self.fleet.clock.now().plus(patience).min(self.give_up_at);
         self.fleet.clock.within(Some(deadline), wait).await;
     }
 
@@ -281,6 +287,15 @@ impl Ballot {
         self.fleet.no_majority(lock(&self.state).verdicts.clone())
     }
 
+    /// Sends something while the attempt is not decided. Whoever gives it back has decided it before.
+    fn while_open(&self, send: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        let state = lock(&self.state);
+        if state.outcome.is_some() {
+            return Err("the attempt is over".to_owned());
+        }
+        send()
+    }
+
     /// The latest that a node may act on a request of this attempt, by its own clock.
     fn not_after(&self, link: &Link, sent: Moment) -> String {
         let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
@@ -296,6 +311,10 @@ impl Question for Ballot {
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
         let (proposal, not_after) = (self.proposal.to_string(), self.not_after(link, sent));
         self.paper.send(link, &self.fleet.config, &proposal, &not_after, sent, call)
+    }
+
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
+        self.while_open(|| self.send(link, sent, call))
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {
@@ -353,6 +372,10 @@ impl Question for Confirmation {
         let not_after = ballot.not_after(link, sent);
         let arguments = [&*link.votes, &not_after, "confirm", &paper.value, &paper.px, &token];
         link.eval(Script::Hold, &keys, &arguments, sent, call)
+    }
+
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
+        self.ballot.while_open(|| self.send(link, sent, call))
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {

@@ -154,12 +154,10 @@ impl<'a> Claim<'a> {
         match ballot.decision().await {
             Outcome::Won { token } => self.won(token).map(Ok),
             Outcome::Failed => {
-                if ballot.failure().standing().is_none() {
-                    ballot.hear_all().await;
-                }
                 if let Some(current) = self.current.take() {
                     self.undo(&current.ballot, None);
                 }
+                ballot.hear_out().await;
                 let failure = ballot.failure();
                 let seen = failure.denials.iter().map(|denial| denial.counter + 1).max();
                 self.hint = self.hint.max(seen.unwrap_or(0));

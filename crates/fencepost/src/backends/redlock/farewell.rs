@@ -189,6 +189,10 @@ impl Question for Farewell {
         self.parting.send(link, sent, call)
     }
 
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
+        self.send(link, sent, call)
+    }
+
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {
         let answer = match heard {
             Heard::Reply(Value::Int(1)) => Answer::Ours,

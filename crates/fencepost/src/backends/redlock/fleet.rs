@@ -95,6 +95,10 @@ pub(super) trait Question: Send + Sync + 'static {
     /// Puts the request into the connection's buffer; never waits.
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String>;
 
+    /// The same later than all others: because the node did not act on it the first time, or was not connected. Fails if
+    /// what is asked for has been given back meanwhile. Whoever gives it back does so before this, or behind what this sends.
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String>;
+
     /// Takes in what a node answered. Called without any lock held, once for every request sent.
     fn hear(self: Arc<Self>, node: usize, heard: Heard);
 }
@@ -212,19 +216,31 @@ impl Fleet {
         question: &Arc<Q>,
         link: &Arc<Link>,
     ) -> Result<(), String> {
-        self.put_again(question, link, 0)
+        let sent = self.clock.now();
+        question.send(link, sent, self.ear(question, link, sent, 0))
     }
 
-    fn put_again<Q: Question>(
+    /// The same for a question that was put to others before. Fails also if it has settled itself.
+    pub(super) fn put_late<Q: Question>(
         self: &Arc<Self>,
         question: &Arc<Q>,
         link: &Arc<Link>,
         again: u8,
     ) -> Result<(), String> {
         let sent = self.clock.now();
+        question.send_late(link, sent, self.ear(question, link, sent, again))
+    }
+
+    /// What hears the answer to a question sent for the `again`-th time.
+    fn ear<Q: Question>(
+        self: &Arc<Self>,
+        question: &Arc<Q>,
+        link: &Arc<Link>,
+        sent: Moment,
+        again: u8,
+    ) -> Call {
         let (fleet, asked, over) = (self.clone(), question.clone(), link.clone());
-        let call = Box::new(move |reply: Option<Value>| fleet.heard(&asked, &over, sent, again, reply));
-        question.send(link, sent, call)
+        Box::new(move |reply: Option<Value>| fleet.heard(&asked, &over, sent, again, reply))
     }
 
     fn heard<Q: Question>(
@@ -239,10 +255,9 @@ impl Fleet {
             None => Verdict::Unreachable { why: link.why_ended() },
             Some(reply) => match self.judge(&**question, link, sent, again, &reply) {
                 Judged::Answer => return question.clone().hear(link.node.index, Heard::Reply(reply)),
-                // The script did nothing, so it can simply be sent once more.
-                Judged::Again if self.put_again(question, link, again + 1).is_ok() => return,
-                Judged::Again => Verdict::Unreachable { why: link.why_ended() },
-                Judged::Not(verdict) => verdict,
+                // The script did nothing, so it can be sent once more.
+                Judged::Again(_) if self.put_late(question, link, again + 1).is_ok() => return,
+                Judged::Again(verdict) | Judged::Not(verdict) => verdict,
             },
         };
         question.clone().hear(link.node.index, Heard::Not(verdict));
@@ -262,28 +277,32 @@ impl Fleet {
         match reply {
             Value::Error(text) if text.starts_with("NOSCRIPT") && may_repeat => {
                 link.load(question.script(), now);
-                Judged::Again
+                Judged::Again(Verdict::Unreachable { why: "it had forgotten the script".to_owned() })
             }
             Value::Error(text) if text.contains("WRONGTYPE") => Judged::Answer,
             Value::Error(text) => Judged::Not(Verdict::of(&link.node.dial.refusal(text))),
             Value::List(items) => match (items.first().and_then(Value::as_text), &items[..]) {
                 (Some("LATE"), [_, Value::Int(time)]) => {
                     link.node.read_clock(u64::try_from(*time).unwrap_or(0), sent, now, &self.config);
-                    let late = || Verdict::Unreachable { why: "the request reached it too late".to_owned() };
-                    if may_repeat { Judged::Again } else { Judged::Not(late()) }
+                    let late = Verdict::Unreachable { why: "the request reached it too late".to_owned() };
+                    match link.node.objection(now) {
+                        // Its clock has leapt: it would vote now, but with leases that ended early.
+                        Some(verdict) => Judged::Not(verdict),
+                        None if may_repeat => Judged::Again(late),
+                        None => Judged::Not(late),
+                    }
                 }
                 (Some("NODE"), [_, said]) => {
                     let said = said.as_text().unwrap_or_default();
                     match self.config.standing(said, &link.votes, link.node.time(now)) {
-                        None if may_repeat => {
+                        None => {
+                            let verdict = self.unsettled(said);
+                            if !may_repeat {
+                                return Judged::Not(verdict);
+                            }
                             link.greet(&self.config, now);
-                            Judged::Again
+                            Judged::Again(verdict)
                         }
-                        // By our estimate of its clock it is over, but the node says that it is not.
-                        None => Judged::Not(Verdict::Quarantined {
-                            left: Duration::from_millis(1),
-                            why: "its quarantine is ending".to_owned(),
-                        }),
                         Some(verdict) => Judged::Not(verdict),
                     }
                 }
@@ -291,6 +310,17 @@ impl Fleet {
             },
             _ => Judged::Answer,
         }
+    }
+
+    /// What to say of a node that has to be greeted before it votes, if it is not.
+    fn unsettled(&self, said: &str) -> Verdict {
+        // By our estimate of its clock a quarantine is over where the node says that it is not.
+        let (left, why) = if said.is_empty() {
+            (self.config.quarantine, "it is new, or has lost its data")
+        } else {
+            (Duration::from_millis(1), "its quarantine is ending")
+        };
+        Verdict::Quarantined { left, why: why.to_owned() }
     }
 
     /// What to say when no majority votes: a configuration error if that alone is the reason.
@@ -344,7 +374,8 @@ const GRACE: Duration = Duration::from_millis(100);
 
 enum Judged {
     Answer,
-    Again,
+    /// It did nothing, and may if it is asked again. The verdict if it is not.
+    Again(Verdict),
     Not(Verdict),
 }
 

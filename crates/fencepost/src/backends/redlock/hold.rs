@@ -1,7 +1,7 @@
 //! A lock held on a majority of nodes: how it is extended, and how it is given back.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -54,6 +54,20 @@ struct Sent {
     /// When a node acts on the last request at the latest, and when it has forgotten it.
     settled_at: Moment,
     over_at: Moment,
+    /// From now on nothing may be sent that makes or keeps the lock.
+    given_back: bool,
+}
+
+impl Sent {
+    /// Notes that a request is being sent over a link.
+    fn over(&mut self, link: &Arc<Link>) {
+        let links = &mut self.links[link.node.index];
+        // What an ended one carried is made up for over a new one.
+        links.retain(|other| !other.has_ended());
+        if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
+            links.push(link.clone());
+        }
+    }
 }
 
 impl Trace {
@@ -64,17 +78,13 @@ impl Trace {
         over_at: Moment,
     ) -> Self {
         let links = links.into_iter().map(|link| link.into_iter().collect()).collect();
-        Self(Mutex::new(Sent { links, until, settled_at, over_at }))
+        Self(Mutex::new(Sent { links, until, settled_at, over_at, given_back: false }))
     }
 
-    /// Notes that a request is being sent over a link.
-    fn sending(&self, link: &Arc<Link>) {
-        let links = &mut lock(&self.0).links[link.node.index];
-        // What an ended one carried is made up for over a new one.
-        links.retain(|other| !other.has_ended());
-        if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
-            links.push(link.clone());
-        }
+    /// Keeps the lock from being given back while something is sent that keeps it; `None` if it has been.
+    fn held(&self) -> Option<MutexGuard<'_, Sent>> {
+        let sent = lock(&self.0);
+        (!sent.given_back).then_some(sent)
     }
 }
 
@@ -162,7 +172,8 @@ impl Hold for Held {
 
     async fn release(&self) -> Result<bool> {
         let (parting, links) = {
-            let sent = lock(&self.trace.0);
+            let mut sent = lock(&self.trace.0);
+            sent.given_back = true;
             let parting = Parting {
                 keys: self.keys.clone(),
                 value: self.value.clone(),
@@ -226,6 +237,11 @@ struct Counting {
 impl Batch {
     fn send_to_all(fleet: &Arc<Fleet>, locks: Vec<Renewing>) {
         let (n, sent, line) = (fleet.len(), fleet.clock.now(), fleet.line());
+        let mut locks = locks;
+        // Whose time is over must not take the time of others.
+        locks.retain(|one| one.trace.held().is_some_and(|trace| trace.until > sent));
+        // The order in which their traces are locked: the same in each batch.
+        locks.sort_unstable_by_key(|one| Arc::as_ptr(&one.trace));
         let until = locks.iter().map(|one| lock(&one.trace.0).until).min().unwrap_or(sent);
         let prepare = |mut renewing: Renewing| {
             let life = fleet.config.key_life(renewing.term);
@@ -250,13 +266,10 @@ impl Batch {
         let insist = line.up().len() < super::quorum::majority(n);
         for node in 0..n {
             let verdict = match fleet.reach(&line, node, sent, insist) {
-                Reach::Up(link) => {
-                    batch.locks.iter().for_each(|one| one.renewing.trace.sending(&link));
-                    match fleet.put(&batch, &link) {
-                        Ok(()) => continue,
-                        Err(why) => Verdict::Unreachable { why },
-                    }
-                }
+                Reach::Up(link) => match fleet.put_late(&batch, &link, 0) {
+                    Ok(()) => continue,
+                    Err(why) => Verdict::Unreachable { why },
+                },
                 Reach::Opening => {
                     batch.clone().when_up(&line, node);
                     continue;
@@ -276,13 +289,10 @@ impl Batch {
                 tokio::pin!(changed);
                 changed.as_mut().enable();
                 match self.fleet.reach(&line, node, self.fleet.clock.now(), false) {
-                    Reach::Up(link) => {
-                        self.locks.iter().for_each(|one| one.renewing.trace.sending(&link));
-                        match self.fleet.put(&self, &link) {
-                            Ok(()) => return,
-                            Err(why) => break Verdict::Unreachable { why },
-                        }
-                    }
+                    Reach::Up(link) => match self.fleet.put_late(&self, &link, 0) {
+                        Ok(()) => return,
+                        Err(why) => break Verdict::Unreachable { why },
+                    },
                     Reach::Down(verdict) => break verdict,
                     Reach::Opening => changed.await,
                 }
@@ -310,6 +320,16 @@ impl Question for Batch {
             arguments.extend([&*one.renewing.value, &one.px, &one.renewing.token]);
         }
         link.eval(Script::Hold, &keys, &arguments, sent, call)
+    }
+
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
+        if sent >= self.until {
+            return Err("a lease ended meanwhile".to_owned());
+        }
+        let traces: Option<Vec<_>> = self.locks.iter().map(|one| one.renewing.trace.held()).collect();
+        let Some(mut traces) = traces else { return Err("a lock was given back meanwhile".to_owned()) };
+        traces.iter_mut().for_each(|trace| trace.over(link));
+        self.send(link, sent, call)
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {

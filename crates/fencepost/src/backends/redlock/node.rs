@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// Why the node's votes do not count, whatever it says.
-    fn objection(&self, now: Moment) -> Option<Verdict> {
+    pub(super) fn objection(&self, now: Moment) -> Option<Verdict> {
         if let Some(why) = self.twin() {
             return Some(Verdict::Refused { why });
         }

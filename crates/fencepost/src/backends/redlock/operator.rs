@@ -31,8 +31,15 @@ struct Entry {
     counter: Option<u64>,
 }
 
-/// What each node says, for each of several locks; or why it says nothing.
-type Look = Vec<Result<Vec<Entry>, Verdict>>;
+/// What one node says: its node key, and what it has of each of several locks.
+struct Said {
+    node_key: String,
+    votes: bool,
+    entries: Vec<Entry>,
+}
+
+/// What each node says; or why it says nothing.
+type Look = Vec<Result<Said, Verdict>>;
 
 pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Holder>> {
     let mut names = BTreeSet::new();
@@ -55,14 +62,18 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Holder>> {
 
 /// Whether a majority votes.
 pub(super) async fn check(store: &Store) -> Result<()> {
-    let (links, now) = (links(store).await?, store.fleet.clock.now());
-    let mut nodes = Vec::with_capacity(links.len());
-    for link in links {
-        nodes.push(match link {
-            Ok(link) => standing(store, &link, now).await,
-            Err(verdict) => Err(verdict),
-        });
-    }
+    let links = links(store).await?;
+    let (look, now) = (look(store, &links, &[]).await?, store.fleet.clock.now());
+    let standing = |(said, link): (Result<Said, Verdict>, &Result<Arc<Link>, Verdict>)| match (said, link) {
+        (Ok(said), Ok(link)) => {
+            // What a greeting will settle is settled when somebody asks for a lock.
+            let standing = store.fleet.config.standing(&said.node_key, &link.votes, link.node.time(now));
+            standing.map_or(Ok(()), Err)
+        }
+        (Ok(_), Err(verdict)) => Err(verdict.clone()),
+        (Err(verdict), _) => Err(verdict),
+    };
+    let nodes: Vec<_> = look.into_iter().zip(&links).map(standing).collect();
     enough(store, &nodes)
 }
 
@@ -72,11 +83,11 @@ pub(super) async fn show(store: &Store, name: &Name) -> Result<Option<Holder>> {
     let Some((mut holder, value)) = held(store, name, &look, 0) else { return Ok(None) };
     let now = store.fleet.clock.now();
     for ((node, said), link) in store.fleet.nodes.iter().zip(&look).zip(&links) {
-        let entry = said.as_ref().ok().and_then(|entries| entries.first());
+        let entry = said.as_ref().ok().and_then(|said| said.entries.first());
         let trouble = match (said, link) {
             (Err(verdict), _) => Some(verdict.to_string()),
-            (Ok(_), Ok(link)) => standing(store, link, now).await.err().map(|verdict| verdict.to_string()),
-            (Ok(_), Err(_)) => None,
+            (Ok(said), Ok(link)) if !said.votes => Some(trouble(store, link, &said.node_key, now)),
+            (Ok(_), _) => None,
         };
         holder.nodes.push(NodeView {
             node: node.label().to_owned(),
@@ -89,16 +100,10 @@ pub(super) async fn show(store: &Store, name: &Name) -> Result<Option<Holder>> {
     Ok(Some(holder))
 }
 
-/// Whether a node votes, or why it does not.
-async fn standing(store: &Store, link: &Arc<Link>, now: Moment) -> Result<(), Verdict> {
-    let config = &store.fleet.config;
-    let values = ask(store, link, &[&["GET", &config.node_key()]]).await?;
-    let said = values.first().and_then(Value::as_text).unwrap_or_default();
-    if said == link.votes {
-        return Ok(());
-    }
-    // What a greeting will settle is settled when somebody asks for a lock.
-    config.standing(said, &link.votes, link.node.time(now)).map_or(Ok(()), Err)
+/// Why a node that can be asked does not vote.
+fn trouble(store: &Store, link: &Link, said: &str, now: Moment) -> String {
+    let standing = store.fleet.config.standing(said, &link.votes, link.node.time(now));
+    standing.map_or_else(|| "has to be greeted again before it votes".to_owned(), |why| why.to_string())
 }
 
 /// Connections to all nodes that can be reached in time. An error if they are no majority: what a minority says of a lock
@@ -177,7 +182,9 @@ fn ask(
 async fn look(store: &Store, links: &[Result<Arc<Link>, Verdict>], names: &[Name]) -> Result<Look> {
     let keys: Vec<_> =
         names.iter().map(|name| Keys::new(&store.fleet.config.prefix, name.as_str())).collect();
-    let mut commands: Vec<[&str; 2]> = Vec::with_capacity(names.len() * 3);
+    let node_key = store.fleet.config.node_key();
+    let mut commands: Vec<[&str; 2]> = Vec::with_capacity(1 + names.len() * 3);
+    commands.push(["GET", &node_key]);
     for keys in &keys {
         commands.extend([["GET", &keys.lock], ["PTTL", &keys.lock], ["GET", &keys.counter]]);
     }
@@ -186,14 +193,20 @@ async fn look(store: &Store, links: &[Result<Arc<Link>, Verdict>], names: &[Name
     let asked: Vec<_> =
         links.iter().map(|link| link.as_ref().map(|link| ask(store, link, &commands))).collect();
     let mut look = Vec::with_capacity(links.len());
-    for node in asked {
-        look.push(match node {
-            Ok(answers) => answers.await.map(|values| values.chunks_exact(3).map(entry).collect()),
-            Err(verdict) => Err(verdict.clone()),
+    for (node, link) in asked.into_iter().zip(links) {
+        look.push(match (node, link) {
+            (Ok(answers), Ok(link)) => answers.await.map(|values| said(link, &values)),
+            (Err(verdict), _) | (_, Err(verdict)) => Err(verdict.clone()),
         });
     }
     enough(store, &look)?;
     Ok(look)
+}
+
+fn said(link: &Link, answers: &[Value]) -> Said {
+    let node_key = answers.first().and_then(Value::as_text).unwrap_or_default().to_owned();
+    let entries = answers.get(1..).unwrap_or_default().chunks_exact(3).map(entry).collect();
+    Said { votes: node_key == link.votes, node_key, entries }
 }
 
 fn entry(answers: &[Value]) -> Entry {
@@ -207,11 +220,13 @@ fn entry(answers: &[Value]) -> Entry {
     Entry { value, ttl: answers[1].as_int().unwrap_or(-1), counter }
 }
 
-/// Who holds a lock, or may: with the nodes that cannot be asked it could have a majority. Also its value, as it was
-/// before it was revoked.
+/// Who holds a lock, or may: with the nodes that cannot be asked, or may have lost its key, it could have a majority. Also
+/// its value, as it was before it was revoked.
 fn held(store: &Store, name: &Name, look: &Look, index: usize) -> Option<(Holder, String)> {
-    let entries: Vec<&Entry> = look.iter().flatten().filter_map(|entries| entries.get(index)).collect();
-    let silent = look.len() - entries.len();
+    let entries: Vec<&Entry> = look.iter().flatten().filter_map(|said| said.entries.get(index)).collect();
+    let forgetful =
+        |said: &&Said| !said.votes && said.entries.get(index).is_some_and(|one| one.value.is_none());
+    let silent = look.len() - entries.len() + look.iter().flatten().filter(forgetful).count();
     // A revoked lock is still its victim's.
     let victims: Vec<_> =
         entries.iter().map(|entry| entry.value.as_deref().map(revocation::victim)).collect();

@@ -111,6 +111,11 @@ impl Question for Takeover {
         link.eval(Script::Attach, &keys, &arguments, sent, call)
     }
 
+    /// Makes nothing anew, so it may come whenever it likes.
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
+        self.send(link, sent, call)
+    }
+
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {
         let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
         let mut state = lock(&self.state);
