@@ -11,6 +11,7 @@ use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::node::{Link, Script};
 use super::paper::Paper;
 use super::quorum::{Answer, Attempt, Nodes, Seat, Step, majority};
+use super::revocation;
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::resp::Value;
@@ -60,6 +61,8 @@ pub(super) enum Outcome {
 pub(super) struct Failure {
     pub(super) denials: Vec<Denial>,
     pub(super) granted: usize,
+    /// The node that is asked first denied, and no other was asked.
+    gated: bool,
     /// How many nodes were asked and could not vote.
     pub(super) silent: usize,
     pub(super) verdicts: Vec<Verdict>,
@@ -74,15 +77,19 @@ impl Failure {
             return None;
         }
         let left = |ttl: i64| u64::try_from(ttl).ok().map(Duration::from_millis);
+        if let (true, Some(denial)) = (self.gated, self.denials.last()) {
+            return Some(Standing::Gated { free_in: left(denial.ttl) });
+        }
         let denials: Vec<_> =
-            self.denials.iter().map(|denial| (denial.value.as_str(), left(denial.ttl))).collect();
+            self.denials.iter().map(|denial| (revocation::victim(&denial.value), left(denial.ttl))).collect();
         Some(standing(n, self.granted, &denials))
     }
 
     /// The holder's value and ttl: of whoever has the most nodes.
     pub(super) fn holder(&self) -> Option<&Denial> {
-        let count = |value: &str| self.denials.iter().filter(|denial| denial.value == value).count();
-        self.denials.iter().max_by_key(|denial| count(&denial.value))
+        let victim = |denial: &Denial| revocation::victim(&denial.value).to_owned();
+        let count = |value: &str| self.denials.iter().filter(|denial| victim(denial) == value).count();
+        self.denials.iter().max_by_key(|denial| count(&victim(denial)))
     }
 }
 
@@ -169,7 +176,9 @@ impl Ballot {
     /// which may be one: whether somebody holds the lock, and all that belongs into an error, shows only then.
     pub(super) async fn hear_out(&self) {
         let patience = match self.failure() {
-            failure if matches!(failure.standing(), Some(Standing::Held { .. })) => return,
+            failure if matches!(failure.standing(), Some(Standing::Held { .. } | Standing::Gated { .. })) => {
+                return;
+            }
             failure if failure.standing().is_none() => REST,
             failure => REST.min(failure.round_trip * 3),
         };
@@ -276,6 +285,7 @@ impl Ballot {
         Failure {
             denials: state.denials.clone(),
             granted: state.attempt.granted().len(),
+            gated: state.attempt.gate.is_some(),
             silent: state.attempt.asked().iter().filter(|&node| !voted(&state.verdicts[node])).count(),
             verdicts: state.verdicts.clone(),
             round_trip: state.round_trip,
@@ -309,6 +319,9 @@ impl Question for Ballot {
     }
 
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
+        if sent >= self.give_up_at {
+            return Err("its time is over".to_owned());
+        }
         let (proposal, not_after) = (self.proposal.to_string(), self.not_after(link, sent));
         self.paper.send(link, &self.fleet.config, &proposal, &not_after, sent, call)
     }

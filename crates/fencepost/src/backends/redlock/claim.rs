@@ -65,7 +65,8 @@ impl<'a> Claim<'a> {
             };
             let now = self.store.fleet.clock.now();
             let pause = self.contest.pause(standing, failure.round_trip, random());
-            if matches!(standing, Standing::Held { .. }) || now.plus(pause) >= deadline {
+            // Whoever has the node that is asked first either holds the lock or goes on trying.
+            if standing != Standing::Split || now.plus(pause) >= deadline {
                 return Ok(Attempt::Busy(Some(holder)));
             }
             tokio::time::sleep(pause).await;

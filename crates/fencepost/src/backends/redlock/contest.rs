@@ -29,6 +29,8 @@ pub(crate) enum Standing {
     /// Somebody has a majority, or had it in part and there is none without that part. `free_in`: when enough of
     /// what denied us has expired, if it is not renewed.
     Held { free_in: Option<Duration> },
+    /// Somebody has the node that is asked first; what of the others is not known.
+    Gated { free_in: Option<Duration> },
     /// Nobody has a majority.
     Split,
 }
@@ -64,9 +66,11 @@ impl Contest {
     /// How long to pause at most, unless a hint comes. `chance` is random, between 0 and 1; `round_trip` is what a node
     /// took to answer.
     pub(crate) fn pause(&mut self, standing: Standing, round_trip: Duration, chance: f64) -> Duration {
+        if matches!(standing, Standing::Held { .. }) {
+            self.splits = 0;
+        }
         match standing {
-            Standing::Held { free_in } => {
-                self.splits = 0;
+            Standing::Held { free_in } | Standing::Gated { free_in } => {
                 let recheck = RECHECK.mul_f64(0.5 + chance / 2.0);
                 // A key lives to the end of its last millisecond.
                 free_in.map_or(recheck, |left| recheck.min(left + Duration::from_millis(1)))
@@ -108,6 +112,8 @@ mod tests {
             contest.pause(Standing::Split, MS, 0.5);
         }
         assert_eq!(contest.manner(), Manner::InOrder);
+        let gated = contest.pause(Standing::Gated { free_in: Some(5 * MS) }, MS, 0.5);
+        assert_eq!((gated, contest.manner()), (6 * MS, Manner::InOrder));
         contest.pause(Standing::Held { free_in: None }, MS, 0.5);
         assert_eq!(contest.manner(), Manner::AtOnce);
     }

@@ -50,6 +50,8 @@ struct State(Vec<Known>);
 struct Known {
     /// Requests that are not answered yet. A node may have one over each of several connections.
     open: usize,
+    /// One had no answer, and is being made up for.
+    made_up: bool,
     /// The best answer so far.
     answer: Option<Answer>,
 }
@@ -71,7 +73,7 @@ impl Farewell {
         parting: Parting,
         links: &[Vec<Arc<Link>>],
     ) -> Arc<Self> {
-        let known = |links: &Vec<_>| Known { open: links.len(), answer: None };
+        let known = |links: &Vec<_>| Known { open: links.len(), ..Known::default() };
         let state = Mutex::new(State(links.iter().map(known).collect()));
         let farewell = Arc::new(Self {
             fleet: fleet.clone(),
@@ -144,6 +146,9 @@ impl Farewell {
 
     /// Goes on in the background until a node has answered for good.
     fn make_up(&self, node: usize) {
+        if std::mem::replace(&mut lock(&self.state).0[node].made_up, true) {
+            return;
+        }
         let (fleet, parting) = (self.fleet.clone(), self.parting.clone());
         self.keeper.spawn(async move {
             let mut pause = Duration::from_millis(50);
@@ -155,8 +160,8 @@ impl Farewell {
                     let sent = fleet.clock.now();
                     let put = parting.send(&link, sent, call);
                     match tokio::time::timeout(fleet.config.timeout, answer).await {
-                        Ok(Ok(Some(Value::Int(1)))) if put.is_ok() => return,
-                        Ok(Ok(Some(Value::Int(_)))) if sent > parting.settled_at => return,
+                        // Before that, what was sent over the ended connection may still arrive behind this.
+                        Ok(Ok(Some(Value::Int(_)))) if put.is_ok() && sent > parting.settled_at => return,
                         Ok(Ok(Some(Value::Error(text)))) if text.starts_with("NOSCRIPT") => {
                             link.load(Script::Release, sent);
                         }
@@ -197,9 +202,12 @@ impl Question for Farewell {
         let answer = match heard {
             Heard::Reply(Value::Int(1)) => Answer::Ours,
             Heard::Reply(_) => Answer::NotOurs,
-            Heard::Not(verdict) => Answer::Unknown(verdict),
+            Heard::Not(verdict) => {
+                self.make_up(node);
+                Answer::Unknown(verdict)
+            }
         };
-        let unknown = {
+        {
             let known = &mut lock(&self.state).0[node];
             known.open = known.open.saturating_sub(1);
             // Whichever request came first found the lock.
@@ -210,10 +218,6 @@ impl Question for Farewell {
             if better {
                 known.answer = Some(answer);
             }
-            known.open == 0 && matches!(known.answer, Some(Answer::Unknown(_)))
-        };
-        if unknown {
-            self.make_up(node);
         }
         self.decided.notify_waiters();
     }

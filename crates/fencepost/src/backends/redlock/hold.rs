@@ -24,6 +24,9 @@ use crate::clock::Moment;
 use crate::keeper::Keeper;
 use crate::{FencingToken, Loss, Owner, Result, Verdict};
 
+/// How much later than meant a node acts at most, because its clock is read from afar.
+const SLACK: Duration = Duration::from_millis(100);
+
 #[derive(Debug)]
 pub(super) struct Held {
     fleet: Arc<Fleet>,
@@ -60,10 +63,10 @@ struct Sent {
 
 impl Sent {
     /// Notes that a request is being sent over a link.
-    fn over(&mut self, link: &Arc<Link>) {
+    fn over(&mut self, link: &Arc<Link>, sent: Moment) {
         let links = &mut self.links[link.node.index];
-        // What an ended one carried is made up for over a new one.
-        links.retain(|other| !other.has_ended());
+        // What an ended one carried cannot arrive any more.
+        links.retain(|other| !other.has_ended() || sent <= self.settled_at);
         if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
             links.push(link.clone());
         }
@@ -249,7 +252,7 @@ impl Batch {
             let answer = std::mem::replace(&mut renewing.answer, unused);
             let until = {
                 let mut trace = lock(&renewing.trace.0);
-                trace.settled_at = trace.settled_at.max(until);
+                trace.settled_at = trace.settled_at.max(until.plus(SLACK));
                 trace.over_at = trace.over_at.max(until.plus(life));
                 trace.until
             };
@@ -308,8 +311,9 @@ impl Question for Batch {
     }
 
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
+        // No later than the end of the validity, so by the earliest that the node's clock can show.
         let left = u64::try_from(self.until.since(sent).as_micros()).unwrap_or(u64::MAX);
-        let not_after = link.node.time(sent).saturating_add(left).to_string();
+        let not_after = link.node.time_at_least(sent).saturating_add(left).to_string();
         let node_key = self.fleet.config.node_key();
         let mut keys = Vec::with_capacity(1 + 2 * self.locks.len());
         keys.push(node_key.as_str());
@@ -328,7 +332,7 @@ impl Question for Batch {
         }
         let traces: Option<Vec<_>> = self.locks.iter().map(|one| one.renewing.trace.held()).collect();
         let Some(mut traces) = traces else { return Err("a lock was given back meanwhile".to_owned()) };
-        traces.iter_mut().for_each(|trace| trace.over(link));
+        traces.iter_mut().for_each(|trace| trace.over(link, sent));
         self.send(link, sent, call)
     }
 

@@ -77,16 +77,26 @@ impl Node {
         lock(&self.known).reading.map_or(0, |(reading, sent, _)| reading + micros(now.since(sent)))
     }
 
+    /// The earliest that it can show now.
+    pub(super) fn time_at_least(&self, now: Moment) -> u64 {
+        lock(&self.known).reading.map_or(0, |(reading, _, answered)| reading + micros(now.since(answered)))
+    }
+
     /// Takes in a reading of the node's clock that came with the answer to a request.
     pub(super) fn read_clock(&self, reading: u64, sent: Moment, now: Moment, config: &Config) {
         let mut known = lock(&self.known);
+        let mut better = true;
         if let Some((before, asked, answered)) = known.reading {
             let passed = Duration::from_micros(reading.abs_diff(before));
             let (least, most) = (sent.since(answered), now.since(asked));
             let back = reading < before;
-            if back && passed > LEAP
-                || !back && (passed > most + most / 100 + LEAP || passed + least / 100 + LEAP < least)
-            {
+            let ahead = !back && passed > most + most / 100 + LEAP;
+            let behind = !back && passed + least / 100 + LEAP < least || back && passed > LEAP;
+            // The answer to a slow request says little about when the clock was read. The older reading stays while it
+            // tells more, and this one does not contradict it.
+            let vague = now.since(sent) > answered.since(asked) + now.since(answered) / 100;
+            better = !vague || back || passed > most || passed < least;
+            if ahead || behind {
                 tracing::warn!(
                     node = self.label(), ?passed, backwards = back, expected = ?most,
                     "the clock of this node has leapt: leases there may end early or late, so its votes do not count for the \
@@ -95,7 +105,9 @@ impl Node {
                 known.distrusted_until = Some(now.plus(config.quarantine));
             }
         }
-        known.reading = Some((reading, sent, now));
+        if better {
+            known.reading = Some((reading, sent, now));
+        }
     }
 
     /// Why the node's votes do not count, whatever it says.

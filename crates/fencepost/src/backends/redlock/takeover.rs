@@ -103,6 +103,9 @@ impl Question for Takeover {
     }
 
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
+        if sent >= self.give_up_at {
+            return Err("its time is over".to_owned());
+        }
         let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time(sent).saturating_add(left).to_string();
         let node_key = self.fleet.config.node_key();
