@@ -11,3 +11,4 @@ mod contest;
 mod quorum;
 
 pub mod node;
+mod simulation;

@@ -1,0 +1,28 @@
+//! The rules of the shell around the client's core. Each can be switched off, to see that the simulation notices.
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// A node that has lost something does not vote until every lease that it may have granted is over.
+    pub(super) quarantine: bool,
+    /// A lock is valid from when it was asked for, not from when it was answered.
+    pub(super) validity_from_send: bool,
+    /// A node does not confirm a token that its counter has passed.
+    pub(super) counter_test: bool,
+    /// An extension counts, and acts on nodes, only while the old term lasts.
+    pub(super) timely_extension: bool,
+    /// Each attempt has an owner of its own.
+    pub(super) fresh_owner: bool,
+    /// A revocation that fails leaves its keys to their end: where it took the holder's, the lease goes on.
+    pub(super) revocation_stays: bool,
+}
+
+impl Rules {
+    pub(super) const ALL: Self = Self {
+        quarantine: true,
+        validity_from_send: true,
+        counter_test: true,
+        timely_extension: true,
+        fresh_owner: true,
+        revocation_stays: true,
+    };
+}
