@@ -22,8 +22,7 @@ impl World {
             return;
         }
         let lock = random.index(plan.locks);
-        if plan.revocations
-            && random.chance(0.1)
+        if random.chance(plan.revocations)
             && let Some(victim) = state.met[lock].clone().filter(|victim| !victim.starts_with('!'))
         {
             return self.revoke(client, lock, victim);
@@ -264,10 +263,8 @@ impl World {
     fn failed(&mut self, client: usize) {
         match std::mem::replace(&mut self.clients[client].doing, Doing::Nothing) {
             Doing::Revoking(trial) => {
+                // Nothing is given back: where it took the holder's key, the lease goes on.
                 note!(self, "client {client} could not revoke lock {}", trial.lock);
-                if !self.rules.revocation_stays {
-                    self.undo(client, trial.lock, trial.value, trial.attempt.asked(), false, None);
-                }
                 self.rest(client);
             }
             Doing::Waiting(mut wait) => {

@@ -25,7 +25,9 @@ impl World {
         self.clients[client].doing = Doing::Holding(Box::new(guard));
         let time = self.time_to_hold();
         self.alarm(client, time, Timer::Release(id));
-        self.alarm(client, self.plan.ttl / 3, Timer::Extend(id));
+        if !self.random.chance(self.plan.lazy) {
+            self.alarm(client, self.plan.ttl / 3, Timer::Extend(id));
+        }
         self.alarm(client, until - now, Timer::Expire(id));
     }
 

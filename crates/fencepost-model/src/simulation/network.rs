@@ -51,7 +51,8 @@ impl World {
         let packet = Packet { client, node, connection, process, tag, sent, request: Rc::new(request) };
         if self.random.chance(self.plan.duplicates) {
             let process = self.random.chance(0.5).then_some(packet.process).flatten();
-            let later = time + self.random.within(0..3 * self.plan.ttl);
+            let most = if self.random.chance(0.5) { self.plan.patience } else { 3 * self.plan.ttl };
+            let later = time + self.random.within(0..most);
             self.at(later, Event::Arrive(Packet { connection: None, process, ..packet.clone() }));
         }
         self.at(time, Event::Arrive(packet));

@@ -60,7 +60,10 @@ pub(super) struct Plan {
     pub(super) calm: u64,
     /// Some clients propose what their own clock says, which is years off.
     pub(super) wild_proposals: bool,
-    pub(super) revocations: bool,
+    /// How often a client that could want a lock revokes it instead.
+    pub(super) revocations: f64,
+    /// How often a guard is not extended.
+    pub(super) lazy: f64,
 }
 
 const MS: u64 = 1000;
@@ -69,8 +72,9 @@ impl Plan {
     pub(super) fn draw(random: &mut Random) -> Self {
         let ttl = random.within(200..1000) * MS;
         let bound = random.within(10..150) * MS;
-        let error = random.within(50..250) as i64 * MS as i64;
         let quiet = random.chance(0.1);
+        let faults = if quiet { Vec::new() } else { faults(random) };
+        let error = random.within(50..250) as i64 * MS as i64;
         let clocks = match random.index(10) {
             0..6 => Clocks::Good,
             6..8 => Clocks::Stepping,
@@ -85,16 +89,17 @@ impl Plan {
             bound,
             error,
             quarantine: quarantine(ttl, bound, error),
-            patience: ttl / random.within(3..6),
-            duration: if quiet { 60_000 * MS } else { random.within(5_000..9_000) * MS },
+            patience: ttl / random.within(1..6),
+            duration: if quiet { 60_000 * MS } else { random.within(3_000..7_000) * MS },
             delay: (fastest, if quiet { 4 * fastest } else { random.within(ttl / 20..ttl) }),
             slow: if quiet { 0.0 } else { [0.001, 0.01, 0.1][random.index(3)] },
             duplicates: if quiet { 0.0 } else { [0.0, 0.01, 0.1][random.index(3)] },
             clocks: if quiet { Clocks::Good } else { clocks },
-            faults: if quiet { Vec::new() } else { faults(random) },
+            faults,
             calm: random.within(50..1000) * MS,
             wild_proposals: random.chance(0.3),
-            revocations: !quiet && random.chance(0.5),
+            revocations: if quiet { 0.0 } else { [0.0, 0.05, 0.3][random.index(3)] },
+            lazy: [0.0, 0.2, 0.8][random.index(3)],
         }
     }
 
@@ -124,7 +129,7 @@ impl Plan {
     }
 
     fn loses_data(&self) -> bool {
-        [Fault::RestartEmpty, Fault::RestartOld, Fault::Flush].iter().any(|loss| self.faults.contains(loss))
+        self.faults.iter().any(|fault| Fault::LOSS.contains(fault))
     }
 }
 

@@ -12,8 +12,6 @@ pub(super) struct Rules {
     pub(super) timely_extension: bool,
     /// Each attempt has an owner of its own.
     pub(super) fresh_owner: bool,
-    /// A revocation that fails leaves its keys to their end: where it took the holder's, the lease goes on.
-    pub(super) revocation_stays: bool,
 }
 
 impl Rules {
@@ -23,6 +21,5 @@ impl Rules {
         counter_test: true,
         timely_extension: true,
         fresh_owner: true,
-        revocation_stays: true,
     };
 }
