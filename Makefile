@@ -52,8 +52,8 @@ model: ## Search more states of the Redis protocol than `test` does; takes minut
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored
 
 sim: ## Simulate Redlock: SEEDS=10000 seeds from FROM=0, or one SEED=n with all that happens in it
-	SEED="$(SEED)" SEEDS="$(SEEDS)" FROM="$(FROM)" $(CARGO) test --locked -p fencepost-model --lib -- --ignored --nocapture --exact \
-	  simulation::tests::as_many_seeds_as_told
+	SEED="$(SEED)" SEEDS="$(SEEDS)" FROM="$(FROM)" $(CARGO) test --locked -p fencepost-model --lib -- \
+	  --ignored --exact --nocapture simulation::tests::as_many_seeds_as_told
 
 bench: ## Measure the stores beside their raw limits
 	$(CARGO) run --release --locked -p fencepost-bench

@@ -1,8 +1,11 @@
 //! What travels between clients and nodes.
 
+use std::fmt;
 use std::rc::Rc;
 
 use crate::node::{Mode, Verdict, Vote};
+
+use super::clock::START;
 
 /// A call of a script. Times are microseconds of the node's clock.
 #[derive(Clone, Debug)]
@@ -38,6 +41,57 @@ impl Reply {
             Self::Greeted { now, .. } | Self::Held { now, .. } | Self::Late(now) => Some(*now),
             Self::Vote(Vote::Held { now, .. } | Vote::Late(now)) => Some(*now),
             Self::Vote(_) | Self::Released => None,
+        }
+    }
+}
+
+/// A time or a token, in milliseconds from the start.
+struct Since(u64);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = i128::from(self.0) - i128::from(START);
+        let sign = if since < 0 { '-' } else { '+' };
+        write!(f, "{sign}{}.{:03}", since.abs() / 1000, since.abs() % 1000)
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Greet => write!(f, "greet"),
+            Self::Acquire { lock, ask, .. } => write!(f, "acquire {lock} for {ask}"),
+            Self::Revoke { lock, ask, .. } => write!(f, "revoke {lock} for {ask}"),
+            Self::Hold { lock, value, token, not_after, mode, .. } => {
+                let (token, not_after) = (Since(*token), Since(*not_after));
+                write!(f, "{mode:?} {lock} of {value:?}, token {token}, not after {not_after}")
+            }
+            Self::Release { lock, value, wake, .. } => {
+                write!(f, "release {lock} of {value:?}{}", if *wake { ", wake" } else { "" })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (proposal, not_after) = (Since(self.proposal), Since(self.not_after));
+        write!(f, "{:?}, proposes {proposal}, node {:?}, not after {not_after}", self.value, self.node)
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Greeted { node, now, .. } => write!(f, "{node:?}, clock {}", Since(*now)),
+            Self::Vote(Vote::Granted(counter)) => write!(f, "granted {}", Since(*counter)),
+            Self::Vote(Vote::Held { holder, left, counter, .. }) => {
+                write!(f, "held by {holder:?} for {left} ms, counter {}", Since(*counter))
+            }
+            Self::Vote(Vote::Node(node)) => write!(f, "node {node:?}"),
+            Self::Vote(Vote::Late(now)) | Self::Late(now) => write!(f, "late, clock {}", Since(*now)),
+            Self::Held { verdict, .. } => write!(f, "{verdict:?}"),
+            Self::Released => write!(f, "done"),
         }
     }
 }

@@ -26,4 +26,6 @@ mod sights;
 mod world;
 
 #[cfg(test)]
+mod hazards;
+#[cfg(test)]
 mod tests;

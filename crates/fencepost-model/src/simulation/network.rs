@@ -99,7 +99,7 @@ impl World {
             return self.check(Err(format!("a key of another type on node {node}: {request:?}")));
         };
         let stray = if open.is_none() { " (stray)" } else { "" };
-        note!(self, "node {node} <- client {client}{stray} {request:?} -> {reply:?}");
+        note!(self, "node {node} <- client {client}{stray}: {request} -> {reply}");
         if let Some(connection) = open {
             let time = self.reply_time(client, node);
             self.at(time, Event::Answer { client, node, connection, tag, sent, reply });

@@ -43,7 +43,7 @@ fn hold(seeds: Range<u64>, report_every: u64) -> Sights {
             all.0.add(&seen);
             all.1.extend(broken.map(|broken| format!("SEED={seed} {broken}")));
             let done = seed + 1 - seeds.start;
-            if done % report_every == 0 {
+            if done.is_multiple_of(report_every) {
                 eprintln!("{done} seeds, {:.0} a second", done as f64 / started.elapsed().as_secs_f64());
             }
         }

@@ -262,11 +262,9 @@ impl World {
         let wait = if self.plan.is_quiet() { 0 } else { 60_000_000 + self.plan.ttl + self.plan.quarantine };
         let steady = self.plan.clocks != Clocks::Wild;
         let end = self.now + wait + if steady { 0 } else { 3 * WILD.unsigned_abs() };
-        let left = self.servers.iter_mut().enumerate().find_map(|(index, server)| {
+        self.servers.iter_mut().enumerate().find_map(|(index, server)| {
             server.leftover(end).map(|key| format!("LEFT: {key} on node {index}"))
-        });
-        let deleted = self.plan.faults.contains(&super::plan::Fault::Delete);
-        left.filter(|_| !deleted)
+        })
     }
 
     pub(super) fn at(&mut self, time: u64, event: Event) {
