@@ -102,6 +102,7 @@ impl World {
             entry: None,
             attempt,
             since: now,
+            proposal: None,
             floor: self.promises.floor(lock),
             denials: Vec::new(),
             greeted: Nodes::default(),
@@ -130,6 +131,7 @@ impl World {
         let proposal = state.proposal(lock, now, wall);
         let Some(trial) = state.trial(id) else { return };
         let Some(clock) = clock.filter(|_| votes) else { return self.greet_again(client, node, id) };
+        let proposal = *trial.proposal.get_or_insert(proposal);
         trial.over[node] = connection;
         let ask = Ask { value: trial.value.clone(), proposal, node: key, not_after: clock + patience };
         let request = match &trial.victim {

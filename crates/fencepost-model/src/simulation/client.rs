@@ -66,6 +66,8 @@ pub(super) struct Trial {
     pub(super) entry: Option<Rc<str>>,
     pub(super) attempt: Attempt<u64>,
     pub(super) since: u64,
+    /// The same for all nodes, so that they agree on a token in one round.
+    pub(super) proposal: Option<u64>,
     /// The largest token that anybody had when it began.
     pub(super) floor: u64,
     pub(super) denials: Vec<(Rc<str>, Option<Duration>)>,
@@ -210,4 +212,9 @@ impl Client {
 /// Where a client listens: 16 characters.
 pub(super) fn channel(client: usize) -> String {
     format!("client-{client:09}")
+}
+
+/// Who listens there.
+pub(super) fn listener(channel: &str) -> Option<usize> {
+    channel.strip_prefix("client-")?.parse().ok()
 }

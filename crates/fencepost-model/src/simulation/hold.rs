@@ -166,6 +166,9 @@ impl World {
         wake: bool,
         entry: Option<Rc<str>>,
     ) {
+        if !self.rules.giving_back && !wake {
+            return;
+        }
         let id = self.id();
         let deadline = self.local(client) + self.plan.ttl;
         self.clients[client].undos.push(Undo { id, lock, value, wake, entry, open, deadline });

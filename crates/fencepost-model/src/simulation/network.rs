@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::client::{Link, State, channel};
+use super::client::{Link, State, channel, listener};
 use super::message::{Packet, Reply, Request, Tag};
 use super::server::MEMBERS;
 use super::sights::Sight;
@@ -117,7 +117,7 @@ impl World {
     }
 
     fn publish(&mut self, node: usize, to: &str, text: String) {
-        let Some(client) = (0..self.clients.len()).find(|client| channel(*client) == to) else { return };
+        let Some(client) = listener(to) else { return };
         let link = &self.clients[client].links[node];
         if link.state != State::Closed && !link.broken {
             let connection = link.connection;

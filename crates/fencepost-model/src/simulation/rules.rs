@@ -12,6 +12,8 @@ pub(super) struct Rules {
     pub(super) timely_extension: bool,
     /// Each attempt has an owner of its own.
     pub(super) fresh_owner: bool,
+    /// Who does not get a lock gives back what it got of it.
+    pub(super) giving_back: bool,
 }
 
 impl Rules {
@@ -21,5 +23,6 @@ impl Rules {
         counter_test: true,
         timely_extension: true,
         fresh_owner: true,
+        giving_back: true,
     };
 }

@@ -29,7 +29,7 @@ fn log(seed: u64) -> (Option<String>, Vec<String>) {
 }
 
 /// Runs many seeds on all cores, finds no broken promise, and says what was seen.
-fn hold(seeds: Range<u64>, report_every: u64) -> Sights {
+fn hold(seeds: Range<u64>, change: fn(&mut Plan)) -> Sights {
     let (next, started) = (AtomicU64::new(seeds.start), Instant::now());
     let all = Mutex::new((Sights::default(), Vec::new()));
     let work = || {
@@ -38,12 +38,12 @@ fn hold(seeds: Range<u64>, report_every: u64) -> Sights {
             if seed >= seeds.end || !all.lock().unwrap().1.is_empty() {
                 return;
             }
-            let (broken, seen) = run(seed, Rules::ALL, as_drawn);
+            let (broken, seen) = run(seed, Rules::ALL, change);
             let mut all = all.lock().unwrap();
             all.0.add(&seen);
             all.1.extend(broken.map(|broken| format!("SEED={seed} {broken}")));
             let done = seed + 1 - seeds.start;
-            if done.is_multiple_of(report_every) {
+            if done.is_multiple_of(1000) {
                 eprintln!("{done} seeds, {:.0} a second", done as f64 / started.elapsed().as_secs_f64());
             }
         }
@@ -60,11 +60,17 @@ fn hold(seeds: Range<u64>, report_every: u64) -> Sights {
 
 #[test]
 fn every_promise_is_kept_and_everything_is_seen() {
-    let sights = hold(0..2500, 1000);
+    let sights = hold(0..2000, as_drawn);
     for sight in Sight::ALL {
         eprintln!("{sight:?}: {}", sights.count(sight));
         assert!(sights.count(sight) > 0, "a simulation that never sees {sight:?} proves little");
     }
+}
+
+#[test]
+fn tokens_are_unique_and_in_order_where_keys_vanish_all_the_time() {
+    let sights = hold(0..100, vanishing_keys);
+    assert!(sights.count(Sight::PassedRefused) > 0);
 }
 
 #[test]
@@ -87,7 +93,7 @@ fn as_many_seeds_as_told() {
         return assert_eq!(broken, None, "SEED={seed}");
     }
     let (from, count) = (number("FROM").unwrap_or(0), number("SEEDS").unwrap_or(10_000));
-    let sights = hold(from..from + count, 1000);
+    let sights = hold(from..from + count, as_drawn);
     Sight::ALL.iter().for_each(|sight| eprintln!("{sight:?}: {}", sights.count(*sight)));
 }
 
@@ -132,16 +138,23 @@ fn with_extensions_that_come_late_others_had_the_lock_in_between() {
     breaks(&["CONTINUITY"], 1000, as_drawn, |rules| rules.timely_extension = false);
 }
 
+#[test]
+fn without_giving_back_something_is_left() {
+    breaks(&["LEFT"], 1000, as_drawn, |rules| rules.giving_back = false);
+}
+
 /// Keys vanish, requests come twice, and proposals are so far ahead that counters go up by ones.
 fn vanishing_keys(plan: &mut Plan) {
     plan.nodes = 3;
     plan.clocks = Clocks::Good;
     plan.faults = vec![Fault::Delete];
-    plan.calm = 2_000;
+    plan.calm = 1_000;
+    plan.duration = 5_000_000;
     plan.bound = 5_000_000;
-    plan.patience = plan.ttl;
-    plan.slow = 0.3;
-    plan.duplicates = 0.3;
+    (plan.ttl, plan.patience) = (100_000, 100_000);
+    plan.delay = (1_000, 40_000);
+    plan.slow = 0.2;
+    plan.duplicates = 0.5;
     plan.wild_proposals = true;
 }
 
@@ -157,6 +170,7 @@ fn short_quarantine(plan: &mut Plan) {
     plan.error = 3_000_000;
     plan.faults = vec![Fault::RestartEmpty, Fault::Flush];
     plan.calm = plan.quarantine;
+    plan.duration = 10_000_000;
 }
 
 #[test]

@@ -175,10 +175,20 @@ impl World {
                 continue;
             }
             self.dispatch(*event);
+            if self.plan.is_quiet() && self.all_done() {
+                break;
+            }
         }
         if self.broken.is_none() {
             self.broken = self.left_at_the_end();
         }
+    }
+
+    /// Everybody has had the lock often enough, and has given it back.
+    fn all_done(&self) -> bool {
+        self.clients.iter().all(|client| {
+            client.wins >= WINS && matches!(client.doing, Doing::Nothing) && client.undos.is_empty()
+        })
     }
 
     /// Until when nobody takes an event: the node or the client stands still.
