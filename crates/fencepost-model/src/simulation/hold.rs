@@ -15,7 +15,7 @@ impl World {
         self.see(Sight::Won);
         let now = self.local(client);
         let from = if self.rules.validity_from_send { trial.since } else { now };
-        let until = from + self.plan.ttl - self.plan.drift();
+        let until = from + self.term();
         let Trial { id, lock, value, .. } = trial;
         let kept =
             self.promises.locked(lock, &name(client, id), self.now, self.clients[client].clock.when(until));
@@ -29,6 +29,11 @@ impl World {
             self.alarm(client, self.plan.ttl / 3, Timer::Extend(id));
         }
         self.alarm(client, until - now, Timer::Expire(id));
+    }
+
+    /// How long a lock is valid after it was asked for.
+    fn term(&self) -> u64 {
+        self.plan.ttl - if self.rules.margin { self.plan.drift() } else { 0 }
     }
 
     fn time_to_hold(&mut self) -> u64 {
@@ -86,14 +91,14 @@ impl World {
     }
 
     pub(super) fn hear_kept(&mut self, client: usize, node: usize, id: u64, kept: Kept) {
-        let now = self.local(client);
+        let (now, term) = (self.local(client), self.term());
         let Some(guard) = self.clients[client].guard() else { return };
         let (lock, guard_id) = (guard.lock, guard.id);
         let Some(round) = guard.round.as_mut().filter(|round| round.id == id) else { return };
         match round.extension.hear(node, kept, now) {
             Extended::Wait => {}
             Extended::Yes => {
-                let until = guard.until.max(round.since + self.plan.ttl - self.plan.drift());
+                let until = guard.until.max(round.since + term);
                 let next = (round.since + self.plan.ttl / 3).saturating_sub(now);
                 guard.until = until;
                 guard.round = None;

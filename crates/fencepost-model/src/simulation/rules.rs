@@ -8,6 +8,8 @@ pub(super) struct Rules {
     pub(super) validity_from_send: bool,
     /// A node does not confirm a token that its counter has passed.
     pub(super) counter_test: bool,
+    /// The end of a term is left unused, for the sake of clocks that run at different rates.
+    pub(super) margin: bool,
     /// An extension counts, and acts on nodes, only while the old term lasts.
     pub(super) timely_extension: bool,
     /// Each attempt has an owner of its own.
@@ -21,6 +23,7 @@ impl Rules {
         quarantine: true,
         validity_from_send: true,
         counter_test: true,
+        margin: true,
         timely_extension: true,
         fresh_owner: true,
         giving_back: true,

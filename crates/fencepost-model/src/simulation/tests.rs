@@ -128,6 +128,15 @@ fn with_validity_from_the_answer_two_have_the_lock() {
     breaks(&["MUTEX"], 1000, slow_answers, |rules| rules.validity_from_send = false);
 }
 
+fn no_extensions(plan: &mut Plan) {
+    plan.lazy = 1.0;
+}
+
+#[test]
+fn without_a_margin_for_clocks_that_differ_two_have_the_lock() {
+    breaks(&["MUTEX"], 1000, no_extensions, |rules| rules.margin = false);
+}
+
 #[test]
 fn with_one_owner_for_many_attempts_two_have_the_lock_or_one_token() {
     breaks(&["MUTEX", "UNIQUE"], 1000, as_drawn, |rules| rules.fresh_owner = false);

