@@ -16,7 +16,7 @@ impl World {
             State::Greeting => self.clients[client].links[node].intents.push(tag),
             State::Closed => {
                 self.open(client, node);
-                self.clients[client].links[node].intents.push(tag);
+                self.intend(client, node, tag);
             }
         }
     }
@@ -26,15 +26,19 @@ impl World {
         let server = &self.servers[node];
         let refused = server.down_until > self.now;
         let process = server.process;
-        let Link { reading, parted_until, .. } = self.clients[client].links[node];
+        let Link { key, reading, votes, parted_until, .. } = self.clients[client].links[node].clone();
+        let state = State::Ready;
+        let broken = refused;
         self.clients[client].links[node] =
-            Link { connection, process, broken: refused, reading, parted_until, ..Link::new() };
+            Link { state, connection, process, broken, key, votes, reading, parted_until, ..Link::new() };
         note!(self, "client {client} connects to node {node} ({connection})");
         if refused {
             let time = self.now + self.delay();
             self.at(time, Event::Cut { client, node, connection });
         }
-        self.greet(client, node);
+        if self.rules.greeting || !self.clients[client].links[node].votes {
+            self.greet(client, node);
+        }
     }
 
     pub(super) fn greet(&mut self, client: usize, node: usize) {

@@ -4,6 +4,8 @@
 pub(super) struct Rules {
     /// A node that has lost something does not vote until every lease that it may have granted is over.
     pub(super) quarantine: bool,
+    /// Each new connection begins with a greeting, so that a server which started anew is noticed.
+    pub(super) greeting: bool,
     /// A lock is valid from when it was asked for, not from when it was answered.
     pub(super) validity_from_send: bool,
     /// A node does not confirm a token that its counter has passed.
@@ -21,6 +23,7 @@ pub(super) struct Rules {
 impl Rules {
     pub(super) const ALL: Self = Self {
         quarantine: true,
+        greeting: true,
         validity_from_send: true,
         counter_test: true,
         margin: true,

@@ -115,6 +115,20 @@ fn without_quarantine_two_have_the_lock() {
     breaks(&["MUTEX"], 1000, as_drawn, |rules| rules.quarantine = false);
 }
 
+/// Nodes come back with what they held some time ago.
+fn old_data(plan: &mut Plan) {
+    plan.nodes = 3;
+    plan.clocks = Clocks::Good;
+    plan.faults = vec![Fault::Snapshot, Fault::RestartOld];
+    plan.calm = plan.ttl / 10;
+    plan.duration = 5_000_000;
+}
+
+#[test]
+fn without_a_greeting_over_new_connections_two_have_the_lock() {
+    breaks(&["MUTEX"], 1000, old_data, |rules| rules.greeting = false);
+}
+
 /// Answers take so long that it matters when they count from.
 fn slow_answers(plan: &mut Plan) {
     plan.slow = 0.3;
