@@ -9,3 +9,6 @@
 mod contest;
 #[path = "../../fencepost/src/backends/redlock/quorum.rs"]
 mod quorum;
+
+pub mod node;
+mod simulation;
