@@ -68,10 +68,8 @@ pub enum Vote {
         /// The clock.
         now: u64,
     },
-    /// The node key is another.
-    Node(String),
-    /// The request comes too late by this clock.
-    Late(u64),
+    /// The script did nothing.
+    Not(Refusal),
 }
 
 /// Whether `hold.lua` may make a lock anew.
@@ -109,8 +107,17 @@ pub struct Held<'a> {
     pub token: u64,
 }
 
-/// An answer, or that the request came too late by this clock.
-pub type InTime<T> = Result<T, u64>;
+/// Why a script did nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The node key is another.
+    Node(String),
+    /// The request comes too late by this clock.
+    Late(u64),
+}
+
+/// An answer, or why there is none.
+pub type Answered<T> = Result<T, Refusal>;
 
 /// A message to a channel.
 pub type Message = (String, String);
@@ -133,8 +140,8 @@ impl Node {
         ask: &Ask<'_>,
         entry: Option<&str>,
     ) -> Result<Vote, WrongType> {
-        if let Some(refusal) = self.refuse(now, ask)? {
-            return Ok(refusal);
+        if let Some(refusal) = self.refuse(now, ask.node, ask.not_after)? {
+            return Ok(Vote::Not(refusal));
         }
         if !self.store.exists(&keys.lock) {
             self.store.set_px(&keys.lock, ask.value, ask.ttl);
@@ -166,12 +173,12 @@ impl Node {
         ask: &Ask<'_>,
         message: Message,
     ) -> Result<(Vote, Option<Message>), WrongType> {
-        if let Some(refusal) = self.refuse(now, ask)? {
-            return Ok((refusal, None));
+        if let Some(refusal) = self.refuse(now, ask.node, ask.not_after)? {
+            return Ok((Vote::Not(refusal), None));
         }
         let holder = self.store.get(&keys.lock)?.map(str::to_owned);
         if let Some(holder) = &holder
-            && holder != victim
+            && (holder == ask.value || holder != victim && !revokes(holder, victim))
         {
             let vote =
                 if holder == ask.value { Vote::Granted(self.counter(keys)?) } else { self.held(now, keys)? };
@@ -195,16 +202,14 @@ impl Node {
         not_after: u64,
         mode: Mode,
         locks: &[Held<'_>],
-    ) -> Result<InTime<Vec<Verdict>>, WrongType> {
-        self.store.at(now / 1000);
-        if now > not_after {
-            return Ok(Err(now));
+    ) -> Result<Answered<Vec<Verdict>>, WrongType> {
+        if let Some(refusal) = self.refuse(now, node, not_after)? {
+            return Ok(Err(refusal));
         }
-        let votes = self.store.get(NODE)? == Some(node);
-        locks.iter().map(|lock| self.hold_one(votes, mode, lock)).collect::<Result<_, _>>().map(Ok)
+        locks.iter().map(|lock| self.hold_one(mode, lock)).collect::<Result<_, _>>().map(Ok)
     }
 
-    fn hold_one(&mut self, votes: bool, mode: Mode, lock: &Held<'_>) -> Result<Verdict, WrongType> {
+    fn hold_one(&mut self, mode: Mode, lock: &Held<'_>) -> Result<Verdict, WrongType> {
         let Held { keys, value, ttl, token } = *lock;
         let counter = self.counter(keys)?;
         match self.store.get(&keys.lock) {
@@ -212,7 +217,7 @@ impl Node {
             Ok(Some(holder)) if holder != value => return Ok(Verdict::Other(holder.to_owned())),
             Ok(Some(_)) if mode == Mode::Confirm && counter > token => return Ok(Verdict::Passed),
             Ok(Some(_)) => self.store.prolong(&keys.lock, ttl),
-            Ok(None) if mode == Mode::Confirm || !votes => return Ok(Verdict::Gone),
+            Ok(None) if mode == Mode::Confirm => return Ok(Verdict::Gone),
             Ok(None) => self.store.set_px(&keys.lock, value, ttl),
         }
         self.store.set_px(&keys.fence, &counter.max(token).to_string(), RETAIN);
@@ -224,14 +229,13 @@ impl Node {
         &mut self,
         now: u64,
         keys: &Keys,
+        (node, not_after): (&str, u64),
         owner: &str,
         ttl: u64,
         token: u64,
-        not_after: u64,
-    ) -> Result<InTime<Result<String, String>>, WrongType> {
-        self.store.at(now / 1000);
-        if now > not_after {
-            return Ok(Err(now));
+    ) -> Result<Answered<Result<String, String>>, WrongType> {
+        if let Some(refusal) = self.refuse(now, node, not_after)? {
+            return Ok(Err(refusal));
         }
         let holder = self.store.get(&keys.lock)?.unwrap_or_default().to_owned();
         if holder.get(..36) != Some(owner) {
@@ -283,17 +287,17 @@ impl Node {
         Ok(None)
     }
 
-    /// The opening of the scripts that grant: does this node vote, and is it not too late?
-    fn refuse(&mut self, now: u64, ask: &Ask<'_>) -> Result<Option<Vote>, WrongType> {
+    /// `prelude.lua`: does this node vote, and is it not too late?
+    fn refuse(&mut self, now: u64, key: &str, not_after: u64) -> Result<Option<Refusal>, WrongType> {
         self.store.at(now / 1000);
         let node = self.store.get(NODE)?;
-        if node != Some(ask.node) {
-            return Ok(Some(Vote::Node(node.unwrap_or_default().to_owned())));
+        if node != Some(key) {
+            return Ok(Some(Refusal::Node(node.unwrap_or_default().to_owned())));
         }
-        Ok((now > ask.not_after).then_some(Vote::Late(now)))
+        Ok((now > not_after).then_some(Refusal::Late(now)))
     }
 
-    /// `prelude.lua`: the counter after a grant.
+    /// Also there: the counter after a grant.
     fn next_counter(&mut self, now: u64, keys: &Keys, ask: &Ask<'_>) -> Result<u64, WrongType> {
         let near = ask.proposal.clamp(now.saturating_sub(ask.bound), now + ask.bound);
         let counter = near.max(self.counter(keys)? + 1);

@@ -64,13 +64,13 @@ impl<'a> Said<'a> {
         let (run, max_ttl, quarantine, members) =
             (words.next()?, words.next()?, words.next()?, words.next()?);
         let ready = words.next().unwrap_or_default();
+        // Behind it, the reason.
+        let ready = &ready[..ready.bytes().take_while(u8::is_ascii_digit).count()];
         let digits = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
-        let fits = words.next().is_none()
-            && !run.is_empty()
+        let fits = !run.is_empty()
             && run.bytes().all(|byte| byte.is_ascii_hexdigit())
             && [max_ttl, quarantine].iter().all(|word| !word.is_empty() && digits(word))
-            && !members.is_empty()
-            && digits(ready);
+            && !members.is_empty();
         let terms = &text[run.len() + 1..run.len() + 3 + max_ttl.len() + quarantine.len() + members.len()];
         fits.then_some(Self { run, terms, quarantine: quarantine.parse().ok()?, ready: ready.parse().ok() })
     }
@@ -86,18 +86,20 @@ impl Node {
         let before = self.store.get(NODE)?.map(str::to_owned);
         let said = before.as_deref().and_then(Said::parse);
         // Votes again after the longest lease that this node can have granted, by its own terms or by ours.
-        let wait = |terms: &str, longest: u64| format!("{terms} {}", now + quarantine.max(longest) * 1000);
+        let wait = |terms: &str, longest: u64, reason: &str| {
+            format!("{terms} {} {reason}", now + quarantine.max(longest) * 1000)
+        };
         let longest = said.as_ref().map_or(0, |said| said.quarantine);
         let untouched = !life.touched && life.uptime.saturating_sub(1) * 1000 > quarantine;
         let after = match (how, &before, &said) {
             (How::Look, ..) => None,
             (How::Found, ..) => Some(ours),
             (How::Reform, Some(before), _) if before.starts_with(&ours) => None,
-            (How::Reform, ..) => Some(wait(&ours, longest)),
+            (How::Reform, ..) => Some(wait(&ours, longest, "changed")),
             (How::Meet, None, _) if untouched => Some(ours),
-            (How::Meet, _, None) => Some(wait(&ours, 0)),
+            (How::Meet, _, None) => Some(wait(&ours, 0, "new")),
             (How::Meet, _, Some(said)) if said.run != run => {
-                Some(wait(&format!("{run} {}", said.terms), longest))
+                Some(wait(&format!("{run} {}", said.terms), longest, "restarted"))
             }
             (How::Meet, _, Some(said)) if said.ready.is_some_and(|ready| now >= ready) => {
                 Some(format!("{run} {}", said.terms))

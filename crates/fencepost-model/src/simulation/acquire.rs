@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::contest::{Contest, Manner, Standing, standing};
-use crate::node::{Mode, Verdict, Vote};
+use crate::node::{Mode, Refusal, Verdict, Vote};
 use crate::quorum::{Answer, Attempt, MAX_NODES, Nodes, Seat, Step};
 
 use super::client::{Doing, Trial, Wait, channel};
@@ -167,15 +167,15 @@ impl World {
                 state.counters[lock] = state.counters[lock].max(counter);
                 self.hear(client, node, id, Answer::Denied);
             }
-            Vote::Node(_) => {
+            Vote::Not(Refusal::Node(_)) => {
                 state.links[node].votes = false;
                 self.greet_again(client, node, id);
             }
-            Vote::Late(_) if !trial.late.contains(node) => {
+            Vote::Not(Refusal::Late(_)) if !trial.late.contains(node) => {
                 trial.late.insert(node);
                 self.ask(client, node, id);
             }
-            Vote::Late(_) => self.hear(client, node, id, Answer::Silent),
+            Vote::Not(Refusal::Late(_)) => self.hear(client, node, id, Answer::Silent),
         }
     }
 
@@ -284,7 +284,8 @@ impl World {
     fn step_back(&mut self, client: usize, trial: &Trial) {
         note!(self, "client {client} steps back from lock {} ({})", trial.lock, trial.id);
         self.undo(client, trial.lock, trial.value.clone(), trial.attempt.asked(), false, None);
-        let found = standing(self.plan.nodes, trial.attempt.granted().len(), &trial.denials);
+        let (granted, gated) = (trial.attempt.granted().len(), trial.attempt.gate.is_some());
+        let found = standing(self.plan.nodes, granted, &trial.denials, gated);
         if found == Standing::Split {
             self.see(Sight::Split);
         }

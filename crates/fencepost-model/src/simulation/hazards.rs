@@ -1,7 +1,7 @@
-//! What a shell around the client's core must not do, step by step on nodes and core alone: each of these is a broken
-//! promise that no rule of `quorum.rs` and no script prevents. The simulation's shell, and production's, must.
+//! Broken promises, step by step on nodes and core alone: two that the scripts prevent, because nothing counts on a node that
+//! does not vote, and two that only the shell around `quorum.rs` can.
 
-use crate::node::{Ask, Greet, Held, How, Keys, Life, Mode, Node, Vote};
+use crate::node::{Ask, Greet, Held, How, Keys, Life, Mode, Node, Verdict, Vote};
 use crate::quorum::{Answer, Attempt, Seat, Step};
 
 const NOW: u64 = 1_760_000_000_000_000;
@@ -25,7 +25,11 @@ impl Set {
     }
 
     fn node_key(&self, node: usize) -> String {
-        format!("{node}1 {TTL} {QUARANTINE} abcd")
+        self.key_of(node, 1)
+    }
+
+    fn key_of(&self, node: usize, life: u32) -> String {
+        format!("{node}{life} {TTL} {QUARANTINE} abcd")
     }
 
     /// Greets the `life`th process of a node.
@@ -48,16 +52,18 @@ impl Set {
         answer(self.nodes[node].revoke(NOW, &self.keys, victim, &ask, message).expect("a lock").0)
     }
 
-    fn hold(&mut self, node: usize, value: &str, token: u64, mode: Mode) -> crate::node::Verdict {
-        let key = self.node_key(node);
+    /// Over a connection to the `life`th process of a node.
+    fn confirms(&mut self, node: usize, life: u32, value: &str, token: u64) -> bool {
+        let key = self.key_of(node, life);
         let held = Held { keys: &self.keys, value, ttl: TTL, token };
-        let verdicts = self.nodes[node].hold(NOW, &key, LATE, mode, &[held]).expect("a lock");
-        verdicts.expect("in time").remove(0)
+        let verdicts = self.nodes[node].hold(NOW, &key, LATE, Mode::Confirm, &[held]).expect("a lock");
+        verdicts.is_ok_and(|verdicts| verdicts[0] == Verdict::Kept)
     }
 
-    fn attaches(&mut self, node: usize, owner: &str, token: u64) -> bool {
-        let attached = self.nodes[node].attach(NOW, &self.keys, owner, TTL, token, LATE).expect("a lock");
-        attached.expect("in time").is_ok()
+    fn attaches(&mut self, node: usize, life: u32, owner: &str, token: u64) -> bool {
+        let key = self.key_of(node, life);
+        let attached = self.nodes[node].attach(NOW, &self.keys, (&key, LATE), owner, TTL, token);
+        attached.expect("a lock").is_ok_and(|attached| attached.is_ok())
     }
 
     fn release(&mut self, node: usize, value: &str) -> bool {
@@ -69,7 +75,7 @@ fn answer(vote: Vote) -> Answer {
     match vote {
         Vote::Granted(value) => Answer::Granted(value),
         Vote::Held { .. } => Answer::Denied,
-        Vote::Node(_) | Vote::Late(_) => Answer::Silent,
+        Vote::Not(_) => Answer::Silent,
     }
 }
 
@@ -82,9 +88,9 @@ fn hear(attempt: &mut Attempt<u64>, answers: &[(usize, Answer)]) -> Step {
     answers.iter().fold(Step::Wait, |_, (node, answer)| attempt.hear(*node, *answer, NOW))
 }
 
-/// So a confirmation goes over the connection that carried the grant, or nowhere.
+/// Else the victim's attempt would return the revocation's token.
 #[test]
-fn a_confirmation_after_a_restart_from_a_snapshot_can_repeat_a_token() {
+fn a_node_back_from_a_snapshot_confirms_no_old_grant() {
     let mut set = Set::new(3);
     let mut ours = attempt(3);
     let answers = [(0, set.acquire(0, "ours", NOW)), (1, set.acquire(1, "ours", NOW + 1))];
@@ -97,13 +103,13 @@ fn a_confirmation_after_a_restart_from_a_snapshot_can_repeat_a_token() {
 
     set.nodes[0].store = snapshot;
     assert_ne!(set.greet(0, 2, How::Meet), set.node_key(0), "it is in quarantine");
-    assert_eq!(set.hold(0, "ours", token, Mode::Confirm), crate::node::Verdict::Kept);
-    assert_eq!(hear(&mut ours, &[(0, Answer::Confirmed(token))]), Step::Won { token }, "the same one");
+    assert!(!set.confirms(0, 1, "ours", token) && !set.confirms(0, 2, "ours", token));
+    assert_eq!(hear(&mut ours, &[(0, Answer::Confirmed(token))]), Step::Won { token }, "if it did");
 }
 
-/// So whoever attaches must know that a node votes.
+/// Else a lock that was released could be attached while another has it.
 #[test]
-fn a_released_lock_that_a_snapshot_brings_back_can_be_attached_while_another_has_it() {
+fn a_lock_that_a_snapshot_brings_back_cannot_be_attached() {
     let mut set = Set::new(3);
     let owner = "0".repeat(36);
     let mut first = attempt(3);
@@ -118,7 +124,8 @@ fn a_released_lock_that_a_snapshot_brings_back_can_be_attached_while_another_has
 
     set.nodes[0].store = snapshot;
     assert_ne!(set.greet(0, 2, How::Meet), set.node_key(0), "it is in quarantine");
-    assert!(set.attaches(0, &owner, token) && set.attaches(1, &owner, token), "a majority");
+    assert!(set.attaches(1, 1, &owner, token), "node 1 would make it a majority");
+    assert!(!set.attaches(0, 1, &owner, token) && !set.attaches(0, 2, &owner, token));
 }
 
 /// So a revocation that fails leaves its keys alone: the holder's lease goes on under them.

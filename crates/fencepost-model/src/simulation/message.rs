@@ -3,7 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use crate::node::{Mode, Verdict, Vote};
+use crate::node::{Mode, Refusal, Verdict, Vote};
 
 use super::clock::START;
 
@@ -30,7 +30,7 @@ pub(super) enum Reply {
     Greeted { run: String, node: String, now: u64 },
     Vote(Vote),
     Held { verdict: Verdict, now: u64 },
-    Late(u64),
+    Not(Refusal),
     Released,
 }
 
@@ -38,9 +38,11 @@ impl Reply {
     /// The node's clock, where the reply carries it.
     pub(super) fn clock(&self) -> Option<u64> {
         match self {
-            Self::Greeted { now, .. } | Self::Held { now, .. } | Self::Late(now) => Some(*now),
-            Self::Vote(Vote::Held { now, .. } | Vote::Late(now)) => Some(*now),
-            Self::Vote(_) | Self::Released => None,
+            Self::Greeted { now, .. }
+            | Self::Held { now, .. }
+            | Self::Not(Refusal::Late(now))
+            | Self::Vote(Vote::Held { now, .. } | Vote::Not(Refusal::Late(now))) => Some(*now),
+            Self::Vote(_) | Self::Not(_) | Self::Released => None,
         }
     }
 }
@@ -88,8 +90,10 @@ impl fmt::Display for Reply {
             Self::Vote(Vote::Held { holder, left, counter, .. }) => {
                 write!(f, "held by {holder:?} for {left} ms, counter {}", Since(*counter))
             }
-            Self::Vote(Vote::Node(node)) => write!(f, "node {node:?}"),
-            Self::Vote(Vote::Late(now)) | Self::Late(now) => write!(f, "late, clock {}", Since(*now)),
+            Self::Vote(Vote::Not(refusal)) | Self::Not(refusal) => match refusal {
+                Refusal::Node(node) => write!(f, "node {node:?}"),
+                Refusal::Late(now) => write!(f, "late, clock {}", Since(*now)),
+            },
             Self::Held { verdict, .. } => write!(f, "{verdict:?}"),
             Self::Released => write!(f, "done"),
         }

@@ -1,6 +1,8 @@
 //! A node as a process: it has a clock that can be wrong, can stand still, and can lose what it holds.
 
-use crate::node::{Ask, Greet, Held, How, Keys, Life, Message, Mode, NODE, Node, Store, Vote, WrongType};
+use crate::node::{
+    Ask, Greet, Held, How, Keys, Life, Message, Mode, NODE, Node, Refusal, Store, Vote, WrongType,
+};
 
 use super::clock::Clock;
 use super::message::{self, Reply, Request};
@@ -118,7 +120,7 @@ impl Server {
         let greet =
             Greet { max_ttl: plan.ttl / 1000, quarantine: plan.quarantine / 1000, members: MEMBERS, how };
         let greeted = self.node.greet(clock, &life, &greet)?;
-        if before.as_ref() != Some(&greeted.node) && greeted.node.split(' ').count() == 5 {
+        if before.as_ref() != Some(&greeted.node) && greeted.node.split(' ').count() == 6 {
             sights.see(Sight::DataLoss);
         }
         Ok(Reply::Greeted { run, node: greeted.node, now: clock })
@@ -141,9 +143,9 @@ impl Server {
         let ours = holder.as_deref() == Some(held.value);
         let mode = if ours && !rules.counter_test { Mode::Extend } else { mode };
         let verdicts = match self.node.hold(clock, node, not_after, mode, std::slice::from_ref(held))? {
-            Err(now) => {
-                sights.see(Sight::LateRefused);
-                return Ok(Reply::Late(now));
+            Err(refusal) => {
+                see_refusal(&refusal, sights);
+                return Ok(Reply::Not(refusal));
             }
             Ok(verdicts) => verdicts,
         };
@@ -163,7 +165,13 @@ fn full(ask: &message::Ask, ttl: u64, bound: u64) -> Ask<'_> {
 }
 
 fn see_vote(vote: &Vote, sights: &mut Sights) {
-    if let Vote::Late(_) = vote {
+    if let Vote::Not(refusal) = vote {
+        see_refusal(refusal, sights);
+    }
+}
+
+fn see_refusal(refusal: &Refusal, sights: &mut Sights) {
+    if let Refusal::Late(_) = refusal {
         sights.see(Sight::LateRefused);
     }
 }

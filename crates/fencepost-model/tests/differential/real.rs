@@ -65,8 +65,8 @@ impl Script {
         let body = match self {
             Self::Acquire => format!("{prelude}{}", script!("acquire")),
             Self::Revoke => format!("{prelude}{}", script!("revoke")),
-            Self::Hold => script!("hold").to_owned(),
-            Self::Attach => script!("attach").to_owned(),
+            Self::Hold => format!("{prelude}{}", script!("hold")),
+            Self::Attach => format!("{prelude}{}", script!("attach")),
             Self::Release => script!("release").to_owned(),
             Self::Greet => script!("greet").to_owned(),
             Self::Look => "return 0".to_owned(),

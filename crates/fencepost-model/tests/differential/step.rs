@@ -45,7 +45,7 @@ pub(crate) enum Step {
         mode: Mode,
         locks: Vec<Hold>,
     },
-    Attach(Hold, i64),
+    Attach(Hold, bool, i64),
     Release {
         name: usize,
         owner: usize,
@@ -142,7 +142,8 @@ pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
         8 => (prop::bool::weighted(0.8), limit(), mode, prop::collection::vec(hold(), 1..4)).prop_map(
             |(right_node, not_after, mode, locks)| Step::Hold { right_node, not_after, mode, locks }
         ),
-        3 => (hold(), limit()).prop_map(|(hold, not_after)| Step::Attach(hold, not_after)),
+        3 => (hold(), prop::bool::weighted(0.9), limit())
+            .prop_map(|(hold, right_node, not_after)| Step::Attach(hold, right_node, not_after)),
         8 => (name.clone(), 0..4usize, prop::bool::ANY, option::of(0..3usize))
             .prop_map(|(name, owner, wake, entry)| Step::Release { name, owner, wake, entry }),
         5 => greet(),

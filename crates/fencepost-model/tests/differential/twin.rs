@@ -1,6 +1,8 @@
 //! Takes each step on the real server and on the model, and compares.
 
-use fencepost_model::node::{self, Greet, How, Keys, Life, Mode, NODE, Node, Verdict, Vote, WrongType};
+use fencepost_model::node::{
+    self, Greet, How, Keys, Life, Mode, NODE, Node, Refusal, Verdict, Vote, WrongType,
+};
 use fencepost_testkit::redis::Reply;
 
 use crate::real::{self, Found, HEARD, Real, Script, UNHEARD};
@@ -65,7 +67,7 @@ impl<'a> Twin<'a> {
             Step::Hold { right_node, not_after, mode, locks } => {
                 self.hold(*right_node, *not_after, *mode, locks)
             }
-            Step::Attach(hold, not_after) => self.attach(hold, *not_after),
+            Step::Attach(hold, right_node, not_after) => self.attach(hold, *right_node, *not_after),
             Step::Release { name, owner, wake, entry } => self.release(*name, *owner, *wake, *entry),
             Step::Greet { max_ttl, quarantine, members, how } => {
                 self.greet(TTLS[*max_ttl], QUARANTINES[*quarantine], ["abcd", "0123"][*members], *how)
@@ -86,9 +88,9 @@ impl<'a> Twin<'a> {
         let expected = self.node.acquire(self.now, &keys, &request, entry.as_deref());
         let numbers = Numbers::of(&request);
         let mut args =
-            vec![&*value, &numbers.ttl, &numbers.proposal, &node, &numbers.not_after, &numbers.bound];
+            vec![&*node, &numbers.not_after, &value, &numbers.ttl, &numbers.proposal, &numbers.bound];
         args.extend(entry.as_deref());
-        let on = [&*keys.lock, &keys.fence, NODE, &keys.queue];
+        let on = [NODE, &keys.lock, &keys.fence, &keys.queue];
         let (reply, found) = self.real.call(Script::Acquire, &on, &args, self.now);
         (vote(expected), reply, found)
     }
@@ -107,18 +109,18 @@ impl<'a> Twin<'a> {
         });
         let numbers = Numbers::of(&request);
         let args = [
-            &*victim,
+            &*node,
+            &numbers.not_after,
+            &victim,
             &ours,
             &numbers.ttl,
             &numbers.proposal,
-            &node,
-            &numbers.not_after,
             &numbers.bound,
             channel,
             "revoked",
         ];
         let (reply, found) =
-            self.real.call(Script::Revoke, &[&keys.lock, &keys.fence, NODE], &args, self.now);
+            self.real.call(Script::Revoke, &[NODE, &keys.lock, &keys.fence], &args, self.now);
         (vote(expected), reply, found)
     }
 
@@ -138,7 +140,7 @@ impl<'a> Twin<'a> {
             .collect();
         let expected = match self.node.hold(self.now, &node, limit, mode, &wanted) {
             Err(WrongType) => wrong_type(),
-            Ok(Err(now)) => late(now),
+            Ok(Err(refusal)) => refused(refusal),
             Ok(Ok(verdicts)) => {
                 let verdicts = verdicts.into_iter().map(|verdict| match verdict {
                     Verdict::Kept => Reply::Number(1),
@@ -161,18 +163,19 @@ impl<'a> Twin<'a> {
         (expected, reply, found)
     }
 
-    fn attach(&mut self, lock: &Hold, not_after: i64) -> Both {
-        let limit = self.now.saturating_add_signed(not_after);
+    fn attach(&mut self, lock: &Hold, right_node: bool, not_after: i64) -> Both {
+        let (limit, node) = (self.now.saturating_add_signed(not_after), self.node_key(right_node));
         let (keys, owner, ttl, token) =
             (self.keys[lock.name].clone(), owner(lock.owner), TTLS[lock.ttl], self.token(lock));
-        let expected = match self.node.attach(self.now, &keys, &owner, ttl, token, limit) {
+        let expected = match self.node.attach(self.now, &keys, (&node, limit), &owner, ttl, token) {
             Err(WrongType) => wrong_type(),
-            Ok(Err(now)) => late(now),
+            Ok(Err(refusal)) => refused(refusal),
             Ok(Ok(Ok(value))) => Reply::Text(value),
             Ok(Ok(Err(other))) => Reply::List(vec![Reply::Text(other)]),
         };
-        let args = [&*owner, &ttl.to_string(), &token.to_string(), &limit.to_string()];
-        let (reply, found) = self.real.call(Script::Attach, &[&keys.lock, &keys.fence], &args, self.now);
+        let args = [&*node, &limit.to_string(), &owner, &ttl.to_string(), &token.to_string()];
+        let (reply, found) =
+            self.real.call(Script::Attach, &[NODE, &keys.lock, &keys.fence], &args, self.now);
         (expected, reply, found)
     }
 
@@ -362,8 +365,12 @@ fn number(number: u64) -> Reply {
     Reply::Number(i64::try_from(number).expect("below 2^63"))
 }
 
-fn late(now: u64) -> Reply {
-    Reply::List(vec![Reply::Text("LATE".to_owned()), number(now)])
+fn refused(refusal: Refusal) -> Reply {
+    let (word, what) = match refusal {
+        Refusal::Node(node) => ("NODE", Reply::Text(node)),
+        Refusal::Late(now) => ("LATE", number(now)),
+    };
+    Reply::List(vec![Reply::Text(word.to_owned()), what])
 }
 
 fn wrong_type() -> Reply {
@@ -381,8 +388,7 @@ fn vote(vote: Result<Vote, WrongType>) -> Reply {
             number(counter),
             number(now),
         ]),
-        Ok(Vote::Node(node)) => Reply::List(vec![Reply::Text("NODE".to_owned()), Reply::Text(node)]),
-        Ok(Vote::Late(now)) => late(now),
+        Ok(Vote::Not(refusal)) => refused(refusal),
     }
 }
 

@@ -77,12 +77,9 @@ impl Failure {
             return None;
         }
         let left = |ttl: i64| u64::try_from(ttl).ok().map(Duration::from_millis);
-        if let (true, Some(denial)) = (self.gated, self.denials.last()) {
-            return Some(Standing::Gated { free_in: left(denial.ttl) });
-        }
         let denials: Vec<_> =
             self.denials.iter().map(|denial| (revocation::victim(&denial.value), left(denial.ttl))).collect();
-        Some(standing(n, self.granted, &denials))
+        Some(standing(n, self.granted, &denials, self.gated))
     }
 
     /// The holder's value and ttl: of whoever has the most nodes.

@@ -35,12 +35,17 @@ pub(crate) enum Standing {
     Split,
 }
 
-/// Judges the denials of an attempt that `granted` nodes of `n` voted for: who holds each, and for how long.
+/// Judges the denials of an attempt that `granted` nodes of `n` voted for: who holds each, and for how long. `gated`: it
+/// asked in order, and got no further than the nodes that are asked first.
 pub(crate) fn standing<H: PartialEq>(
     n: usize,
     granted: usize,
     denials: &[(H, Option<Duration>)],
+    gated: bool,
 ) -> Standing {
+    if let (true, Some((_, free_in))) = (gated, denials.last()) {
+        return Standing::Gated { free_in: *free_in };
+    }
     let most = denials.iter().map(|(holder, _)| denials.iter().filter(|(other, _)| other == holder).count());
     if most.max().unwrap_or(0) < majority(n) {
         return Standing::Split;
@@ -94,14 +99,15 @@ mod tests {
     #[test]
     fn a_holder_is_who_has_a_majority() {
         let held = [("a", Some(30 * MS)), ("a", Some(10 * MS)), ("a", Some(20 * MS))];
-        assert_eq!(standing(5, 2, &held), Standing::Held { free_in: Some(10 * MS) });
-        assert_eq!(standing(5, 0, &held), Standing::Held { free_in: Some(30 * MS) });
+        assert_eq!(standing(5, 2, &held, false), Standing::Held { free_in: Some(10 * MS) });
+        assert_eq!(standing(5, 0, &held, false), Standing::Held { free_in: Some(30 * MS) });
         assert_eq!(
             standing(5, 2, &[("a", None), ("a", None), ("a", None)]),
             Standing::Held { free_in: None }
         );
-        assert_eq!(standing(5, 2, &[("a", None), ("a", None), ("b", None)]), Standing::Split);
-        assert_eq!(standing::<&str>(5, 0, &[]), Standing::Split);
+        assert_eq!(standing(5, 2, &[("a", None), ("a", None), ("b", None)], false), Standing::Split);
+        assert_eq!(standing(5, 0, &[("a", Some(MS))], true), Standing::Gated { free_in: Some(MS) });
+        assert_eq!(standing::<&str>(5, 0, &[], true), Standing::Split);
     }
 
     #[test]

@@ -28,9 +28,9 @@ pub(super) enum Script {
 
 const SCRIPTS: [&str; 5] = [
     concat!(include_str!("prelude.lua"), include_str!("acquire.lua")),
-    include_str!("hold.lua"),
+    concat!(include_str!("prelude.lua"), include_str!("hold.lua")),
     include_str!("release.lua"),
-    include_str!("attach.lua"),
+    concat!(include_str!("prelude.lua"), include_str!("attach.lua")),
     concat!(include_str!("prelude.lua"), include_str!("revoke.lua")),
 ];
 

@@ -45,29 +45,20 @@ impl Paper {
         call: Call,
     ) -> Result<(), String> {
         let (node_key, bound) = (config.node_key(), config.bound().as_micros().to_string());
-        let keys = [&*self.keys.lock, &self.keys.counter, &node_key, &self.keys.queue];
+        let keys = [&*node_key, &self.keys.lock, &self.keys.counter, &self.keys.queue];
         let votes = link.votes.as_str();
         match &self.kind {
             Kind::Lock { entry: None } => {
-                let arguments = [&*self.value, &self.px, proposal, votes, not_after, &bound];
+                let arguments = [votes, not_after, &self.value, &self.px, proposal, &bound];
                 link.eval(Script::Acquire, &keys[..3], &arguments, sent, call)
             }
             Kind::Lock { entry: Some(entry) } => {
-                let arguments = [&*self.value, &self.px, proposal, votes, not_after, &bound, entry];
+                let arguments = [votes, not_after, &self.value, &self.px, proposal, &bound, entry];
                 link.eval(Script::Acquire, &keys, &arguments, sent, call)
             }
             Kind::Revoke { seen, channel, message } => {
-                let arguments = [
-                    seen.as_str(),
-                    &self.value,
-                    &self.px,
-                    proposal,
-                    votes,
-                    not_after,
-                    &bound,
-                    channel,
-                    message,
-                ];
+                let arguments =
+                    [votes, not_after, seen, &self.value, &self.px, proposal, &bound, channel, message];
                 link.eval(Script::Revoke, &keys[..3], &arguments, sent, call)
             }
         }
