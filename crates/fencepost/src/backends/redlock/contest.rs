@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(standing(5, 2, &held, false), Standing::Held { free_in: Some(10 * MS) });
         assert_eq!(standing(5, 0, &held, false), Standing::Held { free_in: Some(30 * MS) });
         assert_eq!(
-            standing(5, 2, &[("a", None), ("a", None), ("a", None)]),
+            standing(5, 2, &[("a", None), ("a", None), ("a", None)], false),
             Standing::Held { free_in: None }
         );
         assert_eq!(standing(5, 2, &[("a", None), ("a", None), ("b", None)], false), Standing::Split);
