@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ballot::{Ballot, Failure, Outcome};
-use super::contest::{Contest, Standing};
+use super::contest::{Contest, Manner, Standing};
 use super::farewell::{Farewell, Parting};
 use super::fleet::Line;
 use super::hold::Held;
@@ -31,6 +31,8 @@ pub(super) struct Claim<'a> {
     contest: Contest,
     /// At least this is proposed: more than any counter that was seen.
     hint: u64,
+    /// Who was in the way of the last attempt.
+    rival: Option<String>,
     /// For waiters: where hints come in, and the entry in the queues that brings them.
     queued: Option<(LetterBox, Arc<str>)>,
     current: Option<Current>,
@@ -48,7 +50,17 @@ impl<'a> Claim<'a> {
         store.warm_up();
         let keys = Arc::new(Keys::new(&store.fleet.config.prefix, request.name.as_str()));
         let line = store.fleet.line();
-        Self { store, request, keys, line, contest: Contest::default(), hint: 0, queued: None, current: None }
+        Self {
+            store,
+            request,
+            keys,
+            line,
+            contest: Contest::default(),
+            hint: 0,
+            rival: None,
+            queued: None,
+            current: None,
+        }
     }
 
     /// Tries until the lock is ours or certainly somebody else's: two callers who meet must not both be sent away.
@@ -161,6 +173,11 @@ impl<'a> Claim<'a> {
                 let failure = ballot.failure();
                 let seen = failure.denials.iter().map(|denial| denial.counter + 1).max();
                 self.hint = self.hint.max(seen.unwrap_or(0));
+                let rival = failure.holder().map(|denial| denial.value.clone());
+                if manner == Manner::InOrder && rival.is_some() && rival == self.rival {
+                    self.contest.same_rival();
+                }
+                self.rival = rival;
                 Ok(Err(failure))
             }
         }

@@ -61,6 +61,11 @@ impl Contest {
         if self.splits < CHANCES { Manner::AtOnce } else { Manner::InOrder }
     }
 
+    /// The first node was denied to us twice by the same rival: that may well hold the lock, which only all nodes can tell.
+    pub(crate) fn same_rival(&mut self) {
+        self.splits = 0;
+    }
+
     /// How long to pause at most, unless a hint comes. `chance` is random, between 0 and 1; `round_trip` is what a node
     /// took to answer.
     pub(crate) fn pause(&mut self, standing: Standing, round_trip: Duration, chance: f64) -> Duration {
