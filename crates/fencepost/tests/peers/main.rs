@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
+#[cfg(feature = "redlock")]
+mod fleet;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,12 +25,17 @@ struct Peer {
 
 impl Peer {
     fn start(package: &str, server: &Server, name: &str, ttl: Duration) -> Self {
+        Self::start_on(package, &server.addr().port().to_string(), name, ttl)
+    }
+
+    /// With a lock on several servers, whose ports are given with commas in between.
+    fn start_on(package: &str, ports: &str, name: &str, ttl: Duration) -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let python = std::env::var_os("FENCEPOST_PEERS_PYTHON")
             .map_or_else(|| here.join("../../target/peers-venv/bin/python"), PathBuf::from);
         let mut process = Command::new(&python)
             .arg(here.join("tests/peers/peer.py"))
-            .args([package, &server.addr().port().to_string(), name, &ttl.as_millis().to_string()])
+            .args([package, ports, name, &ttl.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

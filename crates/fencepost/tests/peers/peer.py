@@ -1,6 +1,6 @@
 """A lock of another Python package on the same key, driven line by line over stdin and stdout.
 
-usage: peer.py redis|redlock PORT NAME TTL_MS
+usage: peer.py redis|redlock PORT[,PORT...] NAME TTL_MS
 
 Commands: `try` answers `held` or `busy`; `wait` answers `held` once it has the lock; `release` answers `released`
 or `lost`.
@@ -8,13 +8,14 @@ or `lost`.
 
 import sys
 
-package, port, name, ttl = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+package, ports, name, ttl = sys.argv[1], sys.argv[2].split(","), sys.argv[3], int(sys.argv[4])
+servers = [{"host": "127.0.0.1", "port": int(port)} for port in ports]
 key = "lock:" + name
 
 if package == "redis":
     import redis
 
-    client = redis.Redis(host="127.0.0.1", port=port)
+    client = redis.Redis(**servers[0])
     lock = client.lock(key, timeout=ttl / 1000, sleep=0.01)
 
     def attempt():
@@ -33,7 +34,7 @@ if package == "redis":
 elif package == "redlock":
     import redlock
 
-    manager = redlock.Redlock([{"host": "127.0.0.1", "port": port}], retry_count=1, retry_delay=0.01)
+    manager = redlock.Redlock(servers, retry_count=1, retry_delay=0.01)
     held = None
 
     def attempt():

@@ -40,6 +40,8 @@ struct State {
     /// To be asked as soon as they are connected.
     expected: Nodes,
     round_trip: Duration,
+    /// When the last answer came.
+    heard_at: Moment,
     outcome: Option<Outcome>,
 }
 
@@ -90,6 +92,11 @@ impl Failure {
     }
 }
 
+/// How long the node that contenders agreed to ask first may take to answer.
+const GATE: Duration = Duration::from_millis(100);
+/// The least that stragglers are waited for once others are in the way.
+const STRAGGLERS: Duration = Duration::from_millis(20);
+
 /// How long an attempt that has failed waits for the rest of the answers, if they belong into an error.
 const REST: Duration = Duration::from_millis(100);
 
@@ -120,6 +127,7 @@ impl Ballot {
             denials: Vec::new(),
             expected: Nodes::default(),
             round_trip: Duration::ZERO,
+            heard_at: sent,
             outcome: None,
         };
         let ballot = Arc::new(Self {
@@ -144,7 +152,7 @@ impl Ballot {
                 tokio::pin!(decided, changed);
                 decided.as_mut().enable();
                 changed.as_mut().enable();
-                {
+                let patience = {
                     let mut state = lock(&self.state);
                     if !state.expected.is_empty() {
                         let expected = std::mem::take(&mut state.expected);
@@ -153,10 +161,12 @@ impl Ballot {
                     if let Some(outcome) = state.outcome {
                         return outcome;
                     }
-                }
+                    self.patience(&state)
+                };
                 tokio::select! {
                     () = decided => {}
                     () = changed => {}
+                    () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => self.pass_over(),
                 }
             }
         };
@@ -166,6 +176,29 @@ impl Ballot {
                 self.abandon();
                 lock(&self.state).outcome.unwrap_or(Outcome::Failed)
             }
+        }
+    }
+
+    /// How much longer to wait for the nodes that have not answered; `None`: for as long as the attempt may take. Who
+    /// has a part of the votes keeps it from others meanwhile, so two of them must not both wait for a node that is frozen.
+    fn patience(&self, state: &State) -> Option<Duration> {
+        if state.attempt.gate.is_some() {
+            return Some(GATE);
+        }
+        let answered = state.attempt.granted().len() + state.denials.len();
+        let contended = !state.denials.is_empty() && answered >= majority(self.fleet.len());
+        contended.then(|| (2 * state.heard_at.since(self.sent)).max(STRAGGLERS))
+    }
+
+    /// Goes on without the nodes that have not answered.
+    fn pass_over(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        state.expected = Nodes::default();
+        let seats = state.attempt.seats.iter().enumerate();
+        let late: Nodes = seats.filter(|(_, seat)| **seat == Seat::Asked).map(|(node, _)| node).collect();
+        for node in late.iter() {
+            let step = state.attempt.hear(node, Answer::Silent, self.fleet.clock.now());
+            self.act(&mut state, step);
         }
     }
 
@@ -255,12 +288,13 @@ impl Ballot {
         let now = self.fleet.clock.now();
         let mut state = lock(&self.state);
         note(&mut state);
+        state.heard_at = now;
         if state.round_trip.is_zero() {
             state.round_trip = now.since(self.sent);
         }
         let step = state.attempt.hear(node, answer, now);
         self.act(&mut state, step);
-        if state.outcome == Some(Outcome::Failed) {
+        if state.outcome == Some(Outcome::Failed) || !state.denials.is_empty() {
             self.decided.notify_waiters();
         }
     }

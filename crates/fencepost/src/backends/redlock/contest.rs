@@ -71,8 +71,11 @@ impl Contest {
     /// How long to pause at most, unless a hint comes. `chance` is random, between 0 and 1; `round_trip` is what a node
     /// took to answer.
     pub(crate) fn pause(&mut self, standing: Standing, round_trip: Duration, chance: f64) -> Duration {
-        if matches!(standing, Standing::Held { .. }) {
-            self.splits = 0;
+        match standing {
+            Standing::Held { .. } => self.splits = 0,
+            // Who has the first node may have no other: whether somebody holds the lock only all of them can tell.
+            Standing::Gated { .. } => self.splits = CHANCES - 1,
+            Standing::Split => {}
         }
         match standing {
             Standing::Held { free_in } | Standing::Gated { free_in } => {
@@ -119,7 +122,9 @@ mod tests {
         }
         assert_eq!(contest.manner(), Manner::InOrder);
         let gated = contest.pause(Standing::Gated { free_in: Some(5 * MS) }, MS, 0.5);
-        assert_eq!((gated, contest.manner()), (6 * MS, Manner::InOrder));
+        assert_eq!((gated, contest.manner()), (6 * MS, Manner::AtOnce));
+        contest.pause(Standing::Split, MS, 0.5);
+        assert_eq!(contest.manner(), Manner::InOrder);
         contest.pause(Standing::Held { free_in: None }, MS, 0.5);
         assert_eq!(contest.manner(), Manner::AtOnce);
     }

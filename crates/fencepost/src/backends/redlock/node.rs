@@ -53,10 +53,19 @@ struct Known {
     run: Option<String>,
     /// Another node that is the same server.
     twin: Option<String>,
-    /// A reading in microseconds, and between which moments it was taken.
+    /// The last reading in microseconds, and between which moments it was taken.
     reading: Option<(u64, Moment, Moment)>,
+    /// The reading that bounds the clock best: at this moment it showed no more than that.
+    bound: Option<(u64, Moment)>,
     /// The clock has leapt: its leases may end early, so its votes do not count until then.
     distrusted_until: Option<Moment>,
+}
+
+impl Known {
+    /// The latest that the clock can show now, by the best reading.
+    fn latest(&self, now: Moment) -> Option<u64> {
+        self.bound.map(|(reading, sent)| reading + micros(now.since(sent)))
+    }
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -74,7 +83,7 @@ impl Node {
 
     /// The latest that the node's clock can show now, in microseconds, unless it has leapt.
     pub(super) fn time(&self, now: Moment) -> u64 {
-        lock(&self.known).reading.map_or(0, |(reading, sent, _)| reading + micros(now.since(sent)))
+        lock(&self.known).latest(now).unwrap_or(0)
     }
 
     /// The earliest that it can show now.
@@ -85,28 +94,31 @@ impl Node {
     /// Takes in a reading of the node's clock that came with the answer to a request.
     pub(super) fn read_clock(&self, reading: u64, sent: Moment, now: Moment, config: &Config) {
         let mut known = lock(&self.known);
-        let mut better = true;
         if let Some((before, asked, answered)) = known.reading {
             let passed = Duration::from_micros(reading.abs_diff(before));
             let (least, most) = (sent.since(answered), now.since(asked));
             let back = reading < before;
-            let ahead = !back && passed > most + most / 100 + LEAP;
-            let behind = !back && passed + least / 100 + LEAP < least || back && passed > LEAP;
-            // The answer to a slow request says little about when the clock was read. The older reading stays while it
-            // tells more, and this one does not contradict it.
-            let vague = now.since(sent) > answered.since(asked) + now.since(answered) / 100;
-            better = !vague || back || passed > most || passed < least;
-            if ahead || behind {
+            // An answer that is read late, because its runtime was busy, may be older than the one before.
+            let older = answered.since(sent);
+            if back && passed > older + older / 100 + LEAP
+                || !back && (passed > most + most / 100 + LEAP || passed + least / 100 + LEAP < least)
+            {
                 tracing::warn!(
                     node = self.label(), ?passed, backwards = back, expected = ?most,
                     "the clock of this node has leapt: leases there may end early or late, so its votes do not count for the \
                      length of a quarantine; see that its clock is slewed, not stepped"
                 );
                 known.distrusted_until = Some(now.plus(config.quarantine));
+                known.bound = None;
             }
         }
-        if better {
-            known.reading = Some((reading, sent, now));
+        known.reading = Some((reading, sent, now));
+        // A slow answer says little: it was read at any time since the request was sent.
+        let best = known
+            .latest(now)
+            .is_none_or(|latest| latest < reading || latest > reading + micros(now.since(sent)));
+        if best {
+            known.bound = Some((reading, sent));
         }
     }
 
@@ -263,4 +275,64 @@ pub(super) enum Condition {
     Ended,
     /// A request has been unanswered for too long.
     Stuck,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::StoreUrl;
+
+    fn node() -> (Node, Config) {
+        let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
+        let dial = Dial::new(config.nodes[0].clone()).unwrap();
+        (Node::new(0, dial), config)
+    }
+
+    fn at(milliseconds: u64) -> Moment {
+        Moment::at(Duration::from_millis(milliseconds))
+    }
+
+    /// What a clock shows that was at 1000 s in the beginning.
+    fn shows(milliseconds: u64) -> u64 {
+        1_000_000_000 + 1000 * milliseconds
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_loosen_the_bound_of_a_clock() {
+        let (node, config) = node();
+        node.read_clock(shows(1), at(0), at(2), &config);
+        assert_eq!(node.time(at(100)), shows(101));
+        node.read_clock(shows(5000), at(100), at(5001), &config);
+        assert_eq!(node.time(at(6000)), shows(6001));
+        // It goes a little faster than ours, and slower.
+        node.read_clock(shows(7100), at(7000), at(7002), &config);
+        assert_eq!(node.time(at(7002)), shows(7102));
+        node.read_clock(shows(8000), at(8000), at(8001), &config);
+        assert_eq!(node.time(at(8001)), shows(8001));
+        assert_eq!(node.objection(at(8001)), None);
+    }
+
+    #[test]
+    fn a_clock_that_leaps_is_noticed_both_ways() {
+        for leapt in [shows(3_602_000), shows(2000) - 360_000_000] {
+            let (node, config) = node();
+            node.read_clock(shows(1), at(0), at(2), &config);
+            node.read_clock(leapt, at(2000), at(2001), &config);
+            assert!(matches!(node.objection(at(2001)), Some(Verdict::Quarantined { .. })));
+            assert_eq!(node.time(at(2001)), leapt + 1000);
+            assert_eq!(node.objection(at(2001).plus(config.quarantine)), None);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_left_unread_for_a_while_is_no_leap() {
+        let (node, config) = node();
+        node.read_clock(shows(1), at(0), at(2), &config);
+        node.read_clock(shows(9000), at(8999), at(9001), &config);
+        node.read_clock(shows(1001), at(1000), at(9002), &config);
+        assert_eq!(node.objection(at(9002)), None);
+        assert_eq!(node.time(at(9002)), shows(9003));
+        node.read_clock(shows(9100), at(9099), at(9101), &config);
+        assert_eq!(node.objection(at(9101)), None);
+    }
 }

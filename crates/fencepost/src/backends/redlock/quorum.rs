@@ -266,7 +266,6 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
     /// The gate has answered: after a grant the way is free, after a denial closed; a silent one is replaced by the
     /// next node.
     fn pass_gate(&mut self, gate: usize, answer: Answer) -> Step {
-        let n = self.seats.as_ref().len();
         match answer {
             Answer::Silent => {}
             Answer::Granted(_) => {
@@ -275,6 +274,7 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
             }
             _ => return self.give_up(),
         }
+        let n = self.seats.as_ref().len();
         let next = (1..n).map(|step| (gate + step) % n).find(|&node| self.seats.as_ref()[node] == Seat::Idle);
         match next {
             Some(next) => {
