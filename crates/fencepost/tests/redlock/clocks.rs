@@ -87,9 +87,9 @@ fn ask(fleet: &Fleet, proposal: u64) -> u64 {
     let node = &fleet[0];
     let (votes, proposal) = (node.cli(&["GET", NODE]), proposal.to_string());
     let not_after = (clock(node) + 60_000_000).to_string();
-    let keys = ["lock:a", "{lock:a}:fence", NODE];
+    let keys = [NODE, "lock:a", "{lock:a}:fence"];
     let words =
-        [["EVAL", script, "3"], keys, ["somebody", "1000", &proposal], [&votes, &not_after, "5000000"]];
+        [["EVAL", script, "3"], keys, [&votes, &not_after, "somebody"], ["1000", &proposal, "5000000"]];
     let granted = node.cli(&words.concat()).parse().unwrap();
     assert_eq!(counter(node), granted);
     node.cli(&["DEL", "lock:a", "{lock:a}:fence"]);

@@ -193,6 +193,10 @@ impl Ballot {
     /// Goes on without the nodes that have not answered.
     fn pass_over(self: &Arc<Self>) {
         let mut state = lock(&self.state);
+        if state.attempt.gate.is_some() {
+            let step = state.attempt.pass_slow_gate();
+            return self.act(&mut state, step);
+        }
         state.expected = Nodes::default();
         let seats = state.attempt.seats.iter().enumerate();
         let late: Nodes = seats.filter(|(_, seat)| **seat == Seat::Asked).map(|(node, _)| node).collect();

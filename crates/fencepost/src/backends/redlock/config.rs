@@ -9,7 +9,7 @@ use crate::backends::redis::config::{Address, Config as NodeConfig};
 use crate::url::StoreUrl;
 use crate::{Error, Result, Verdict, format_duration};
 
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
 /// A shorter quarantine leaves little room for wrong server clocks.
 const COMFORTABLE_QUARANTINE: Duration = Duration::from_secs(30);

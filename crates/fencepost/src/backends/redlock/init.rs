@@ -2,6 +2,7 @@
 //! they are new or have just lost everything while locks are held.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::config::Config;
 use super::fleet::Fleet;
@@ -10,6 +11,9 @@ use super::quorum::majority;
 use crate::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Result, Verdict, format_duration};
+
+/// Operators are patient.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A channel that nobody is told of.
 const CHANNEL: &str = "fencepost-init";
@@ -43,7 +47,7 @@ async fn greet(fleet: &Arc<Fleet>, mode: &'static str) -> Result<Vec<Link>> {
     let connect = |node: usize| {
         let fleet = fleet.clone();
         tokio::spawn(async move {
-            let (config, timeout) = (&fleet.config, fleet.config.timeout);
+            let (config, timeout) = (&fleet.config, fleet.config.timeout.max(PATIENCE));
             let connect = fleet.nodes[node].connect(config, CHANNEL, mode, fleet.inbox.clone(), &fleet.clock);
             match tokio::time::timeout(timeout, connect).await {
                 Ok(Ok(link)) => Ok(link),

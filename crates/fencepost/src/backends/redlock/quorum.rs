@@ -274,16 +274,31 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
             }
             _ => return self.give_up(),
         }
-        let n = self.seats.as_ref().len();
-        let next = (1..n).map(|step| (gate + step) % n).find(|&node| self.seats.as_ref()[node] == Seat::Idle);
-        match next {
-            Some(next) => {
-                self.gate = u8::try_from(next).ok();
-                self.seats.as_mut()[next] = Seat::Asked;
-                Step::Ask([next].into_iter().collect())
-            }
+        match self.next_gate(gate) {
+            Some(next) => Step::Ask([next].into_iter().collect()),
             None => self.give_up(),
         }
+    }
+
+    /// The gate takes long to answer: asks the next node. Its answer still counts, but the way is not closed by it.
+    pub(crate) fn pass_slow_gate(&mut self) -> Step {
+        let gate = match self.gate {
+            Some(gate) if !self.decided => gate,
+            _ => return Step::Wait,
+        };
+        let next = self.next_gate(usize::from(gate));
+        next.map_or(Step::Wait, |next| Step::Ask([next].into_iter().collect()))
+    }
+
+    /// The next node that has not been asked is the gate, and is asked now; `None` if there is none.
+    fn next_gate(&mut self, gate: usize) -> Option<usize> {
+        let n = self.seats.as_ref().len();
+        let next = (1..n).map(|step| (gate + step) % n).find(|&node| self.seats.as_ref()[node] == Seat::Idle);
+        self.gate = next.and_then(|next| u8::try_from(next).ok());
+        if let Some(next) = next {
+            self.seats.as_mut()[next] = Seat::Asked;
+        }
+        next
     }
 
     /// All nodes that were not asked yet. They are, now.
@@ -476,6 +491,22 @@ mod tests {
         assert_eq!(attempt.hear(2, Answer::Silent, 1), Step::Ask(nodes(&[0])));
         assert_eq!(attempt.hear(0, Answer::Denied, 1), Step::Failed);
         assert_eq!(attempt.asked(), nodes(&[0, 2]));
+    }
+
+    #[test]
+    fn a_slow_gate_is_passed_and_its_answer_still_counts() {
+        let (mut attempt, _) = Attempt::in_order(vec![Seat::Idle; 3], 1, LATE);
+        assert_eq!(attempt.pass_slow_gate(), Step::Ask(nodes(&[2])));
+        assert_eq!(attempt.hear(1, Answer::Granted(5), 1), Step::Wait, "it is not the gate any more");
+        assert_eq!(attempt.hear(2, Answer::Granted(5), 1), Step::Won { token: 5 });
+        assert_eq!(attempt.pass_slow_gate(), Step::Wait);
+        let (mut attempt, _) = Attempt::in_order(vec![Seat::Idle; 3], 1, LATE);
+        for next in [2, 0] {
+            assert_eq!(attempt.pass_slow_gate(), Step::Ask(nodes(&[next])));
+        }
+        assert_eq!(attempt.pass_slow_gate(), Step::Wait);
+        assert_eq!(attempt.hear(0, Answer::Denied, 1), Step::Wait, "two may still grant it");
+        assert_eq!(attempt.hear(1, Answer::Denied, 1), Step::Failed);
     }
 
     #[test]
