@@ -9,3 +9,5 @@
 mod contest;
 #[path = "../../fencepost/src/backends/redlock/quorum.rs"]
 mod quorum;
+
+mod search;

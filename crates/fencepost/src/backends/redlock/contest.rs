@@ -92,7 +92,10 @@ mod tests {
         let held = [("a", Some(30 * MS)), ("a", Some(10 * MS)), ("a", Some(20 * MS))];
         assert_eq!(standing(5, 2, &held), Standing::Held { free_in: Some(10 * MS) });
         assert_eq!(standing(5, 0, &held), Standing::Held { free_in: Some(30 * MS) });
-        assert_eq!(standing(5, 2, &[("a", None), ("a", None), ("a", None)]), Standing::Held { free_in: None });
+        assert_eq!(
+            standing(5, 2, &[("a", None), ("a", None), ("a", None)]),
+            Standing::Held { free_in: None }
+        );
         assert_eq!(standing(5, 2, &[("a", None), ("a", None), ("b", None)]), Standing::Split);
         assert_eq!(standing::<&str>(5, 0, &[]), Standing::Split);
     }

@@ -104,10 +104,7 @@ pub(crate) enum Seat {
     /// Asked, not answered.
     Asked,
     /// Has granted with this value.
-    Granted {
-        value: u64,
-        confirm: Confirm,
-    },
+    Granted { value: u64, confirm: Confirm },
     /// Denied, silent, or refused to confirm.
     Out,
 }
@@ -167,7 +164,9 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
             {
                 *seat = Seat::Granted { value, confirm: Confirm::Yes };
             }
-            (Answer::Refused(token), Seat::Granted { confirm: Confirm::Asked, .. }) if token == self.token => {
+            (Answer::Refused(token), Seat::Granted { confirm: Confirm::Asked, .. })
+                if token == self.token =>
+            {
                 *seat = Seat::Out;
             }
             (Answer::Silent, Seat::Granted { confirm: Confirm::Asked, .. }) => *seat = Seat::Out,
@@ -406,10 +405,7 @@ mod tests {
     fn where_counters_disagree_a_second_round_confirms_the_largest() {
         let mut attempt = attempt(3);
         assert_eq!(attempt.hear(0, Answer::Granted(7), 1), Step::Wait);
-        assert_eq!(
-            attempt.hear(1, Answer::Granted(9), 1),
-            Step::Confirm { token: 9, nodes: nodes(&[0]) }
-        );
+        assert_eq!(attempt.hear(1, Answer::Granted(9), 1), Step::Confirm { token: 9, nodes: nodes(&[0]) });
         assert_eq!(attempt.hear(0, Answer::Confirmed(9), 1), Step::Won { token: 9 });
     }
 
@@ -454,10 +450,7 @@ mod tests {
         attempt.hear(0, Answer::Granted(7), 1);
         attempt.hear(1, Answer::Granted(9), 1);
         assert_eq!(attempt.hear(0, Answer::Refused(9), 1), Step::Wait);
-        assert_eq!(
-            attempt.hear(2, Answer::Granted(8), 1),
-            Step::Confirm { token: 9, nodes: nodes(&[2]) }
-        );
+        assert_eq!(attempt.hear(2, Answer::Granted(8), 1), Step::Confirm { token: 9, nodes: nodes(&[2]) });
         assert_eq!(attempt.hear(2, Answer::Refused(9), 1), Step::Failed);
     }
 
