@@ -31,12 +31,15 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program`; what it prints goes to the file `log` in `folder`. If this process dies, `folder` goes,
-    /// too.
-    pub(crate) fn start(folder: &Path, program: &str, arguments: &[&str]) -> Self {
+    /// Starts `program` with more variables (`NAME=value`) in its environment; what it prints goes to the file
+    /// `log` in `folder`. If this process dies, `folder` goes, too.
+    pub(crate) fn start(folder: &Path, environment: &[String], program: &str, arguments: &[&str]) -> Self {
         let mut supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(folder)
+            // The variables are the server's alone: the supervisor must not load what the server shall.
+            .arg("env")
+            .args(environment)
             .arg(program)
             .args(arguments)
             // A signal to the test's group (Ctrl-C) must reach the server through the supervisor, which cleans up.
@@ -90,7 +93,7 @@ mod tests {
     #[test]
     fn the_end_of_the_pipe_alone_ends_server_and_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let mut process = Process::start(folder.path(), "sleep", &["1000"]);
+        let mut process = Process::start(folder.path(), &[], "sleep", &["1000"]);
         // What the kernel does to the pipe of a killed test.
         drop(process.supervisor.stdin.take());
         process.supervisor.wait().unwrap();

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
-use crate::{FencingToken, Handle, Holder, Loss, Name, Owner, Result};
+use crate::{FencingToken, Handle, Holder, Loss, Name, Owner, Result, Source};
 
 /// What a store can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,18 +73,30 @@ impl Request {
     }
 }
 
-/// The last holder that a waiting request saw.
+/// What a waiting request last saw in its way.
 #[derive(Debug, Default)]
-pub struct Seen(Mutex<Option<Holder>>);
+pub struct Seen {
+    holder: Mutex<Option<Holder>>,
+    obstacle: Mutex<Option<Source>>,
+}
 
 impl Seen {
     /// Notes who holds the lock.
     pub fn note(&self, holder: Holder) {
-        *lock(&self.0) = Some(holder);
+        *lock(&self.holder) = Some(holder);
+    }
+
+    /// Notes why the store cannot grant the lock to anybody for now; `None` when it can again.
+    pub fn obstacle(&self, why: Option<Source>) {
+        *lock(&self.obstacle) = why;
     }
 
     pub(crate) fn holder(&self) -> Option<Box<Holder>> {
-        lock(&self.0).clone().map(Box::new)
+        lock(&self.holder).clone().map(Box::new)
+    }
+
+    pub(crate) fn take_obstacle(&self) -> Option<Source> {
+        lock(&self.obstacle).take()
     }
 }
 
@@ -139,6 +151,9 @@ pub enum Attempt {
 /// A granted lock.
 #[derive(Debug)]
 pub struct Grant {
+    /// Who holds the lock: the request's owner, unless the store needed several attempts, each with an identity of its
+    /// own.
+    pub owner: Owner,
     /// The token of this grant.
     pub token: FencingToken,
     /// When the request that this grant answers was sent: validity counts from here.

@@ -64,7 +64,6 @@ pub(crate) enum Chore {
 impl Held {
     pub(crate) fn new(
         request: &Request,
-        owner: Owner,
         grant: Grant,
         options: &Options,
         clock: Clock,
@@ -85,7 +84,7 @@ impl Held {
         let held = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: request.name.clone(),
-            owner,
+            owner: grant.owner,
             token: grant.token,
             hold: grant.hold,
             signal: request.signal.clone(),

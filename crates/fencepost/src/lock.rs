@@ -106,7 +106,7 @@ impl Lock {
         let request = Request::new(handle.name().clone(), self.options.ttl, self.options.note.clone(), seen);
         let started = self.locks.clock().now();
         let grant = self.locks.backend().attach(handle, &request).await?;
-        self.guard(&request, handle.owner(), grant, started)
+        self.guard(&request, grant, started)
     }
 
     fn check(&self) -> Result<Name> {
@@ -145,13 +145,16 @@ impl Lock {
             Some(result) => result,
             None => {
                 let waited = self.locks.clock().now().since(started);
-                Err(match seen.holder() {
-                    // No answer at all: nobody said that the lock was taken.
-                    None => Error::Unavailable {
+                let no_answer = || format!("no answer within {}", crate::format_duration(waited)).into();
+                Err(match (seen.take_obstacle(), seen.holder()) {
+                    (None, Some(holder)) => {
+                        Error::Timeout { name: name.clone(), waited, holder: Some(holder) }
+                    }
+                    // No answer at all, or none that could be built on: nobody said that the lock was taken.
+                    (obstacle, _) => Error::Unavailable {
                         store: self.locks.capabilities().store,
-                        source: format!("no answer within {}", crate::format_duration(waited)).into(),
+                        source: obstacle.unwrap_or_else(no_answer),
                     },
-                    holder => Error::Timeout { name: name.clone(), waited, holder },
                 })
             }
         };
@@ -170,7 +173,7 @@ impl Lock {
             let request = self.request(name, seen);
             let asked = clock.now();
             let error = match self.locks.backend().acquire(&request).await {
-                Ok(grant) => match self.guard(&request, request.owner, grant, started) {
+                Ok(grant) => match self.guard(&request, grant, started) {
                     Ok(guard) => return Ok(guard),
                     Err(error) => error,
                 },
@@ -219,7 +222,7 @@ impl Lock {
             tried = self.locks.backend().try_acquire(&request).await;
         }
         match tried {
-            Ok(Attempt::Granted(grant)) => self.guard(&request, request.owner, grant, started),
+            Ok(Attempt::Granted(grant)) => self.guard(&request, grant, started),
             Ok(Attempt::Busy(holder)) => {
                 add(&counters.busy, 1);
                 tracing::debug!(%name, "lock is busy");
@@ -240,9 +243,10 @@ impl Lock {
     }
 
     /// Turns a grant into a guard. No await in here: a grant is either a guard or released by its drop.
-    fn guard(&self, request: &Request, owner: crate::Owner, grant: Grant, started: Moment) -> Result<Guard> {
+    fn guard(&self, request: &Request, grant: Grant, started: Moment) -> Result<Guard> {
         let (clock, counters) = (self.locks.clock(), self.locks.counters());
-        let held = Held::new(request, owner, grant, &self.options, clock.clone(), counters.clone());
+        let owner = grant.owner;
+        let held = Held::new(request, grant, &self.options, clock.clone(), counters.clone());
         let guard = Guard::new(self.locks.clone(), held);
         if let crate::State::Lost(why) = guard.state() {
             return Err(match why {

@@ -12,6 +12,7 @@ use crate::Certificates;
 pub struct Config {
     pub(super) login: Option<(Option<String>, String)>,
     pub(super) tls: Option<Tls>,
+    pub(super) movable_clock: bool,
     lines: Vec<String>,
 }
 
@@ -58,6 +59,14 @@ impl Config {
     pub fn replica_of(self, primary: &Server) -> Self {
         let addr = primary.addr();
         self.line(format!("replicaof {} {}", addr.ip(), addr.port()))
+    }
+
+    /// Gives it a wall clock of its own, for [`Server::set_clock`]. Linux only.
+    pub fn movable_clock(mut self) -> Self {
+        self.movable_clock = true;
+        // That thread of the allocator sleeps until a time of day, which for the kernel is the true one: with a
+        // clock that is behind it would never sleep.
+        self.line("jemalloc-bg-thread no")
     }
 
     /// Adds a line to `redis.conf`.

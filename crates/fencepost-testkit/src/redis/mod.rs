@@ -1,6 +1,8 @@
 //! A real `redis-server` on a loopback port and a unix socket, without persistence unless asked for.
 
+mod clock;
 mod config;
+mod fleet;
 mod resp;
 
 use std::fs;
@@ -12,11 +14,13 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 pub use config::Config;
+pub use fleet::Fleet;
 pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
 use crate::{Certificates, eventually, port};
+use clock::Clock;
 use resp::Connection;
 
 /// A running server. Dropping it kills the process and removes its folder.
@@ -25,6 +29,7 @@ pub struct Server {
     config: Config,
     port: u16,
     certificates: Option<Certificates>,
+    clock: Option<Clock>,
     process: Option<Process>,
     folder: TempDir,
 }
@@ -51,7 +56,8 @@ impl Server {
         let folder =
             tempfile::Builder::new().prefix("fencepost-redis-").tempdir().expect("a temporary folder");
         let certificates = config.tls.is_some().then(|| Certificates::make(folder.path()));
-        let mut server = Self { config, port: 0, certificates, process: None, folder };
+        let clock = config.movable_clock.then(|| Clock::make(folder.path()));
+        let mut server = Self { config, port: 0, certificates, clock, process: None, folder };
         for _ in 0..10 {
             server.port = port::free();
             if server.launch() {
@@ -69,9 +75,13 @@ impl Server {
         let file = self.folder.path().join("redis.conf");
         fs::write(&file, text).expect("the folder is writable");
         let file = file.to_str().expect("a temporary folder has an UTF-8 path");
-        let process = Process::start(self.folder.path(), "redis-server", &[file]);
+        let environment = self.clock.as_ref().map(Clock::environment).unwrap_or_default();
+        let process = Process::start(self.folder.path(), &environment, "redis-server", &[file]);
         // The server opens its ports before the socket, so one that answers there has them.
         let answered = within(LIMIT, &mut || process.is_dead() || self.ping()) && !process.is_dead();
+        if answered && self.clock.is_some() {
+            assert!(Clock::is_loaded_in(process.pid()), "its clock cannot be moved:\n{}", self.log());
+        }
         self.process = answered.then_some(process);
         answered
     }
@@ -162,6 +172,15 @@ impl Server {
         self.process().signal(Signal::CONT);
     }
 
+    /// Sets its wall clock ahead of the true time by so many seconds, or behind it if negative. Takes effect at
+    /// once and stays across restarts. Monotonic clocks go on as before.
+    ///
+    /// # Panics
+    /// If it was started without [`Config::movable_clock`].
+    pub fn set_clock(&self, seconds: i64) {
+        self.clock.as_ref().expect("a server with a movable clock").set(seconds);
+    }
+
     /// Kills the process (`SIGKILL`). Nothing is saved, connections are reset.
     pub fn kill(&mut self) {
         self.process = None;
@@ -240,6 +259,32 @@ impl Server {
         };
         keys.sort_unstable();
         keys
+    }
+
+    /// How many times it was asked to run a script by hash since it started: the round trips of a client whose
+    /// every request is one script.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn evalsha_calls(&self) -> u64 {
+        self.info("commandstats", "cmdstat_evalsha").map_or(0, |stats| {
+            let calls = stats.strip_prefix("calls=").and_then(|rest| rest.split(',').next()?.parse().ok());
+            calls.unwrap_or_else(|| panic!("no number of calls: {stats}"))
+        })
+    }
+
+    /// The id of this run of the server: another one after each restart.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn run_id(&self) -> String {
+        self.info("server", "run_id").expect("every server has a run id")
+    }
+
+    fn info(&self, section: &str, field: &str) -> Option<String> {
+        let info = self.cli(&["INFO", section]);
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned())
     }
 
     fn connect(&self, patience: Duration) -> std::io::Result<Connection> {

@@ -98,7 +98,7 @@ impl Shared {
         if !hold.file().is_current().map_err(|error| failed("examine", error))? {
             return Ok(Claim::Gone);
         }
-        Ok(Claim::Granted(Grant { token, sent, term: None, pushed: false, hold }))
+        Ok(Claim::Granted(Grant { owner: request.owner, token, sent, term: None, pushed: false, hold }))
     }
 
     /// Writes the record of a grant. An operator may reserve a token after we read the page: it looks for us after it

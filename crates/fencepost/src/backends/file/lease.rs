@@ -24,7 +24,7 @@ impl Shared {
             Arc::new(LeaseHold { shared, name: name.clone(), owner, signal, generation: fork::generation() });
         let watched = Arc::downgrade(&hold);
         lock(&self.held).insert(owner, watched);
-        Ok(Grant { token, sent, term: Some(request.ttl), pushed: false, hold })
+        Ok(Grant { owner, token, sent, term: Some(request.ttl), pushed: false, hold })
     }
 
     /// Makes a lease end `term` from now, unless it ends later already.

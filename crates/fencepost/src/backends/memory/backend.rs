@@ -101,7 +101,7 @@ impl Backend for Store {
             .map_err(|why| Error::lost(name, why))?;
         self.after(Call::Acquire).await?;
         let hold = MemoryHold { store: self.clone(), name: name.clone(), owner };
-        Ok(Grant { token, sent, term: Some(request.ttl), pushed: false, hold: Arc::new(hold) })
+        Ok(Grant { owner, token, sent, term: Some(request.ttl), pushed: false, hold: Arc::new(hold) })
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {

@@ -244,7 +244,14 @@ impl Store {
             revoked: None,
         });
         let hold = MemoryHold { store: self.clone(), name: request.name.clone(), owner: request.owner };
-        Ok(Grant { token, sent: now, term: Some(request.ttl), pushed: false, hold: Arc::new(hold) })
+        Ok(Grant {
+            owner: request.owner,
+            token,
+            sent: now,
+            term: Some(request.ttl),
+            pushed: false,
+            hold: Arc::new(hold),
+        })
     }
 
     /// Passes a grant on, or undoes it if the answer is lost or nobody waits for it any more.

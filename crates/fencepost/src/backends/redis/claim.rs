@@ -75,7 +75,7 @@ enum Hint {
 impl<'a> Claim<'a> {
     pub(super) fn new(store: &'a Store, request: &'a Request) -> Self {
         store.warm_up();
-        let keys = Arc::new(Keys::new(&store.node.config.prefix, request.name.as_str()));
+        let keys = Arc::new(Keys::new(&store.node.config().prefix, request.name.as_str()));
         let letters = store.inbox.open(request.owner, request.signal.clone());
         let line = store.node.line();
         let value = record::value(request.owner, &line.channel, &request.note).into();
@@ -85,7 +85,7 @@ impl<'a> Claim<'a> {
     /// Asks for the lock once; with `wait`, stands in the queue if it is held.
     pub(super) async fn ask(&mut self, wait: bool) -> Result<Said> {
         let node = &self.store.node;
-        let timeout = node.config.timeout.min(self.request.ttl);
+        let timeout = node.config().timeout.min(self.request.ttl);
         let ttl = milliseconds(self.request.ttl);
         let (keys, value) = (self.keys.clone(), self.value.clone());
         let arguments = [&*value, &ttl, if wait { "wait" } else { "try" }, GRANT_TERM.text];
@@ -128,7 +128,7 @@ impl<'a> Claim<'a> {
                 Ok(self.busy(holder, ttl, counter, place, sent))
             }
             other => Err(Error::Backend {
-                store: node.config.label.clone(),
+                store: node.config().label.clone(),
                 source: format!("an answer that makes no sense: {other:?}").into(),
             }),
         }
@@ -201,7 +201,7 @@ impl<'a> Claim<'a> {
     /// The lock is ours: hands everything over to a hold.
     fn granted(&mut self, token: i64, sent: Moment, by: &By) -> Result<Grant> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
-            store: self.store.node.config.label.clone(),
+            store: self.store.node.config().label.clone(),
             source: format!("{token} is not a token").into(),
         })?;
         let Some(letters) = self.letters.take() else {
@@ -225,7 +225,7 @@ impl<'a> Claim<'a> {
         };
         let pushed = matches!(by, By::Push);
         let term = if pushed { GRANT_TERM.duration } else { self.request.ttl };
-        Ok(Grant { token, sent, term: Some(term), pushed, hold: Arc::new(hold) })
+        Ok(Grant { owner: self.request.owner, token, sent, term: Some(term), pushed, hold: Arc::new(hold) })
     }
 }
 
@@ -243,7 +243,7 @@ impl Drop for Claim<'_> {
         let leave = [&*self.value, GRANT_TERM.text, "leave"];
         let undo = link.map(|link| link.send(Script::Release, On::One(&self.keys), &leave));
         let (node, keys, value) = (self.store.node.clone(), self.keys.clone(), self.value.clone());
-        let (timeout, ttl) = (node.config.timeout, self.request.ttl);
+        let (timeout, ttl) = (node.config().timeout, self.request.ttl);
         self.store.keeper.spawn(async move {
             if let Some(Ok(reply)) = undo
                 && let Ok(Ok(Value::Int(undone))) = tokio::time::timeout(timeout, reply).await

@@ -10,24 +10,24 @@ const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
-pub(super) struct Config {
+pub(in crate::backends) struct Config {
     /// The URL for messages, without its password.
-    pub(super) label: String,
-    pub(super) address: Address,
-    pub(super) user: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) database: u32,
-    pub(super) prefix: String,
+    pub(in crate::backends) label: String,
+    pub(in crate::backends) address: Address,
+    pub(in crate::backends) user: Option<String>,
+    pub(in crate::backends) password: Option<String>,
+    pub(in crate::backends) database: u32,
+    pub(in crate::backends) prefix: String,
     /// The longest that one round trip, or a connect, may take.
-    pub(super) timeout: Duration,
-    pub(super) allow_evicting: bool,
-    pub(super) allow_replica: bool,
+    pub(in crate::backends) timeout: Duration,
+    pub(in crate::backends) allow_evicting: bool,
+    pub(in crate::backends) allow_replica: bool,
     #[cfg_attr(not(feature = "tls"), allow(dead_code))]
-    pub(super) tls: Option<TlsFiles>,
+    pub(in crate::backends) tls: Option<TlsFiles>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Address {
+pub(in crate::backends) enum Address {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
 }
@@ -35,17 +35,17 @@ pub(super) enum Address {
 /// The parameters of a TLS connection.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(not(feature = "tls"), allow(dead_code))]
-pub(super) struct TlsFiles {
+pub(in crate::backends) struct TlsFiles {
     /// Authorities to trust instead of the system's.
-    pub(super) ca: Option<PathBuf>,
+    pub(in crate::backends) ca: Option<PathBuf>,
     /// Our own certificate and key.
-    pub(super) client: Option<(PathBuf, PathBuf)>,
+    pub(in crate::backends) client: Option<(PathBuf, PathBuf)>,
     /// The name the server's certificate must have, if it is not the host's.
-    pub(super) server_name: Option<String>,
+    pub(in crate::backends) server_name: Option<String>,
 }
 
 impl Config {
-    pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
+    pub(in crate::backends) fn from_url(mut url: StoreUrl) -> Result<Self> {
         let label = url.to_string();
         let prefix = url.take("prefix").unwrap_or_default();
         if prefix.len() > 128 || prefix.contains('\0') {

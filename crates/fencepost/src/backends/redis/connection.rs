@@ -17,26 +17,53 @@ use tokio::sync::oneshot;
 
 use super::resp::{self, Value};
 use crate::backend::lock;
+use crate::clock::Moment;
 
 /// A byte stream to a server.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(in crate::backends) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// More unanswered requests than this mean that the server is stuck; further ones fail at once.
 const MAX_UNANSWERED: usize = 1 << 18;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(in crate::backends) struct Connection {
     shared: Arc<Mutex<Shared>>,
 }
 
 /// A reply on its way.
-pub(super) type Reply = oneshot::Receiver<Value>;
+pub(in crate::backends) type Reply = oneshot::Receiver<Value>;
+
+/// Called with a reply by the task that read it, or with `None` if the connection ended instead.
+pub(in crate::backends) type Call = Box<dyn FnOnce(Option<Value>) + Send>;
+
+/// Who waits for a reply.
+enum Waiting {
+    Receiver(oneshot::Sender<Value>),
+    Call { sent: Moment, call: Call },
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a waiting request")
+    }
+}
+
+impl Waiting {
+    fn answer(self, reply: Option<Value>) {
+        match (self, reply) {
+            (Self::Call { call, .. }, reply) => call(reply),
+            // Nobody may wait any more: dropped requests are answered, too.
+            (Self::Receiver(sender), Some(reply)) => drop(sender.send(reply)),
+            (Self::Receiver(_), None) => {}
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shared {
     outgoing: Vec<u8>,
-    unanswered: VecDeque<oneshot::Sender<Value>>,
+    unanswered: VecDeque<Waiting>,
     /// The driver, and whether it will run without being woken.
     waker: Option<Waker>,
     woken: bool,
@@ -48,7 +75,10 @@ struct Shared {
 
 impl Connection {
     /// Starts driving a stream on the current runtime. `on_push` is called for what the server sends unasked.
-    pub(super) fn start(stream: Box<dyn Stream>, on_push: impl Fn(Vec<Value>) + Send + 'static) -> Self {
+    pub(in crate::backends) fn start(
+        stream: Box<dyn Stream>,
+        on_push: impl Fn(Vec<Value>) + Send + 'static,
+    ) -> Self {
         let shared = Arc::<Mutex<Shared>>::default();
         let mut driver = Driver {
             stream,
@@ -66,21 +96,40 @@ impl Connection {
     }
 
     /// Puts a command into the buffer. The reply comes, or the receiver fails when the connection ends.
-    pub(super) fn send<'a>(&self, words: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Reply, String> {
+    pub(in crate::backends) fn send<'a>(
+        &self,
+        words: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> Result<Reply, String> {
         let (sender, reply) = oneshot::channel();
-        self.put(words, Some(sender))?;
+        self.put(words, Some(Waiting::Receiver(sender)))?;
         Ok(reply)
     }
 
+    /// The same for plain words.
+    pub(in crate::backends) fn command(&self, words: &[&str]) -> Result<Reply, String> {
+        self.send(words.iter().map(|word| word.as_bytes()))
+    }
+
+    /// Puts a command into the buffer, sent at `sent`. `call` is called with the reply, without any detour: so that
+    /// many replies can come to one decision, and only that wakes somebody. Not called if this fails.
+    pub(in crate::backends) fn send_calling(
+        &self,
+        words: &[&str],
+        sent: Moment,
+        call: Call,
+    ) -> Result<(), String> {
+        self.put(words.iter().map(|word| word.as_bytes()), Some(Waiting::Call { sent, call }))
+    }
+
     /// Puts a command into the buffer that is answered by a push alone.
-    pub(super) fn send_unanswered(&self, words: &[&str]) -> Result<(), String> {
+    pub(in crate::backends) fn send_unanswered(&self, words: &[&str]) -> Result<(), String> {
         self.put(words.iter().map(|word| word.as_bytes()), None)
     }
 
     fn put<'a>(
         &self,
         words: impl ExactSizeIterator<Item = &'a [u8]>,
-        answer_to: Option<oneshot::Sender<Value>>,
+        answer_to: Option<Waiting>,
     ) -> Result<(), String> {
         let mut shared = lock(&self.shared);
         if let Some(why) = &shared.ended {
@@ -102,29 +151,39 @@ impl Connection {
     }
 
     /// Whether a new request has a chance: not ended, and not silent since a request timed out.
-    pub(super) fn is_usable(&self) -> bool {
+    pub(in crate::backends) fn is_usable(&self) -> bool {
         let shared = lock(&self.shared);
         shared.ended.is_none() && !shared.suspect
     }
 
+    /// How many requests are unanswered, and since when the first of them is, if it told.
+    pub(in crate::backends) fn backlog(&self) -> (usize, Option<Moment>) {
+        let shared = lock(&self.shared);
+        let oldest = match shared.unanswered.front() {
+            Some(Waiting::Call { sent, .. }) => Some(*sent),
+            _ => None,
+        };
+        (shared.unanswered.len(), oldest)
+    }
+
     /// Whether it has ended.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(in crate::backends) fn has_ended(&self) -> bool {
         lock(&self.shared).ended.is_some()
     }
 
     /// Notes that a request timed out. Unless something is heard before the next request, that one goes over a new
     /// connection.
-    pub(super) fn suspect(&self) {
+    pub(in crate::backends) fn suspect(&self) {
         lock(&self.shared).suspect = true;
     }
 
     /// Why the connection ended, if it has.
-    pub(super) fn why_ended(&self) -> String {
+    pub(in crate::backends) fn why_ended(&self) -> String {
         lock(&self.shared).ended.clone().unwrap_or_else(|| "the connection ended".to_owned())
     }
 
     /// Ends the connection; what is unanswered fails.
-    pub(super) fn close(&self) {
+    pub(in crate::backends) fn close(&self) {
         end(&self.shared, "the connection was closed".to_owned());
     }
 }
@@ -141,9 +200,11 @@ fn end(shared: &Mutex<Shared>, why: String) {
         shared.ended.get_or_insert(why);
         (std::mem::take(&mut shared.unanswered), shared.waker.take())
     };
-    drop(unanswered);
     if let Some(waker) = waker {
         waker.wake();
+    }
+    for waiting in unanswered {
+        waiting.answer(None);
     }
 }
 
@@ -259,8 +320,7 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
                         shared.unanswered.pop_front()
                     };
                     match next {
-                        // Nobody waits any more: dropped requests are answered, too.
-                        Some(sender) => drop(sender.send(value)),
+                        Some(waiting) => waiting.answer(Some(value)),
                         None => {
                             return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply to no request"));
                         }

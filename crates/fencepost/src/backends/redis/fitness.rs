@@ -8,13 +8,13 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Identifies one run of the server: new at each start of its process.
-pub(super) fn run_id(info: &str) -> &str {
+pub(in crate::backends) fn run_id(info: &str) -> &str {
     let run = field(info, "run_id").unwrap_or("unknown");
     run.get(..12).unwrap_or(run)
 }
 
 /// Refuses a server on which locks would not be safe.
-pub(super) fn check(info: &str, config: &Config) -> Result<()> {
+pub(in crate::backends) fn check(info: &str, config: &Config) -> Result<()> {
     let store = &config.label;
     if let Some(version) = field(info, "redis_version") {
         let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
@@ -40,11 +40,11 @@ pub(super) fn check(info: &str, config: &Config) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn replica(store: &str) -> Error {
+pub(in crate::backends) fn replica(store: &str) -> Error {
     Error::config(format!("{store} is a read-only replica; connect to its master"))
 }
 
-pub(super) fn cluster(store: &str) -> Error {
+pub(in crate::backends) fn cluster(store: &str) -> Error {
     Error::config(format!(
         "{store} is a node of a Redis Cluster, which this store does not support; use a single server"
     ))

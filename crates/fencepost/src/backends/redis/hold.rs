@@ -48,7 +48,7 @@ impl Hold for Held {
     }
 
     async fn release(&self) -> Result<bool> {
-        let (node, timeout) = (&self.node, self.node.config.timeout);
+        let (node, timeout) = (&self.node, self.node.config().timeout);
         let mut value = self.value.clone();
         // Only the first turn gives back our own lock; a further one that of a chosen waiter that is gone.
         let mut ours = None;
@@ -162,8 +162,8 @@ async fn send(node: Arc<Node>, batch: Vec<Waiting>) {
     let arguments: Vec<&str> =
         batch.iter().zip(&terms).flat_map(|(one, term)| [term.as_str(), &*one.value]).collect();
     // Late answers are worthless, and a stuck connection should be replaced while there is time to.
-    let shortest = batch.iter().map(|one| one.term).min().unwrap_or(node.config.timeout);
-    let timeout = node.config.timeout.min((shortest / 3).max(Duration::from_millis(20)));
+    let shortest = batch.iter().map(|one| one.term).min().unwrap_or(node.config().timeout);
+    let timeout = node.config().timeout.min((shortest / 3).max(Duration::from_millis(20)));
     let answer = node.run(Script::Renew, On::Locks(&keys), &arguments, timeout, |_| {}).await;
     let answer = match answer {
         Ok(answer) => answer,

@@ -12,7 +12,7 @@ use crate::{Loss, Owner};
 
 /// Who can be told something, by owner.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<HashMap<Owner, Arc<Content>>>);
+pub(in crate::backends) struct Inbox(Mutex<HashMap<Owner, Arc<Content>>>);
 
 #[derive(Debug)]
 struct Content {
@@ -23,14 +23,14 @@ struct Content {
 
 impl Inbox {
     /// Opens a letter box for one owner, for as long as the returned value lives.
-    pub(super) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<Signal>) -> LetterBox {
+    pub(in crate::backends) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<Signal>) -> LetterBox {
         let content = Arc::new(Content { signal, token: Mutex::default(), granted: Notify::new() });
         lock(&self.0).insert(owner, content.clone());
         LetterBox { inbox: self.clone(), owner, content }
     }
 
     /// Takes in a push: `message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON"`.
-    pub(super) fn deliver(&self, push: &[Value]) {
+    pub(in crate::backends) fn deliver(&self, push: &[Value]) {
         let [kind, _, message] = push else { return };
         if kind.as_text() != Some("message") {
             return;
@@ -54,7 +54,7 @@ impl Inbox {
 
 /// The letter box of one owner.
 #[derive(Debug)]
-pub(super) struct LetterBox {
+pub(in crate::backends) struct LetterBox {
     inbox: Arc<Inbox>,
     owner: Owner,
     content: Arc<Content>,
@@ -62,7 +62,7 @@ pub(super) struct LetterBox {
 
 impl LetterBox {
     /// Waits for a grant by push, and returns its token.
-    pub(super) async fn grant(&self) -> i64 {
+    pub(in crate::backends) async fn grant(&self) -> i64 {
         loop {
             self.content.granted.notified().await;
             if let Some(token) = lock(&self.content.token).take() {

@@ -3,14 +3,14 @@
 
 /// The keys of one lock.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
-    pub(super) lock: String,
-    pub(super) queue: String,
+pub(in crate::backends) struct Keys {
+    pub(in crate::backends) lock: String,
+    pub(in crate::backends) queue: String,
     fence: String,
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str, name: &str) -> Self {
+    pub(in crate::backends) fn new(prefix: &str, name: &str) -> Self {
         let lock = format!("{prefix}lock:{name}");
         let tag = tag(&lock);
         Self { queue: format!("{{{tag}}}:queue"), fence: format!("{{{tag}}}:fence:"), lock }
@@ -18,7 +18,7 @@ impl Keys {
 
     /// The token counter. Each run of the server has its own: a server that comes back with old data must not go
     /// on counting from there, and a counter that is missing starts at the clock.
-    pub(super) fn fence(&self, run: &str) -> String {
+    pub(in crate::backends) fn fence(&self, run: &str) -> String {
         format!("{}{run}", self.fence)
     }
 }
@@ -31,7 +31,7 @@ fn tag(text: &str) -> String {
 }
 
 /// A pattern for SCAN that matches exactly the locks whose name starts with `start`.
-pub(super) fn pattern(prefix: &str, start: &str) -> String {
+pub(in crate::backends) fn pattern(prefix: &str, start: &str) -> String {
     let mut pattern = String::new();
     for character in format!("{prefix}lock:{start}").chars() {
         if matches!(character, '*' | '?' | '[' | ']' | '^' | '-' | '\\') {

@@ -7,15 +7,16 @@
 
 mod claim;
 mod cohort;
-mod config;
-mod connection;
-mod fitness;
+pub(in crate::backends) mod config;
+pub(in crate::backends) mod connection;
+pub(in crate::backends) mod dial;
+pub(in crate::backends) mod fitness;
 mod hold;
-mod inbox;
-mod keys;
+pub(in crate::backends) mod inbox;
+pub(in crate::backends) mod keys;
 mod node;
-mod record;
-mod resp;
+pub(in crate::backends) mod record;
+pub(in crate::backends) mod resp;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -49,7 +50,7 @@ struct Term {
 const GRANT_TERM: Term = Term { duration: Duration::from_secs(1), text: "1000" };
 
 /// A duration as the scripts take it.
-fn milliseconds(duration: Duration) -> String {
+pub(in crate::backends) fn milliseconds(duration: Duration) -> String {
     duration.as_millis().max(1).to_string()
 }
 
@@ -70,7 +71,7 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let clock = Clock::system();
     let inbox = Arc::<Inbox>::default();
     let node = Arc::new(Node::new(config, inbox.clone(), clock.clone())?);
-    node.link(clock.now().plus(node.config.timeout)).await?;
+    node.link(clock.now().plus(node.config().timeout)).await?;
     let keeper = Keeper::of(&clock)?;
     let renewals = Arc::new(Renewals { keeper: keeper.clone(), waiting: std::sync::Mutex::default() });
     let cohorts = Arc::default();
@@ -81,7 +82,7 @@ impl Store {
     /// Lets the keeper connect before its first renewal, which may be a hasty one.
     fn warm_up(&self) {
         if !self.warm.load(Ordering::Relaxed) && !self.warm.swap(true, Ordering::Relaxed) {
-            let (node, deadline) = (self.node.clone(), self.clock.now().plus(self.node.config.timeout));
+            let (node, deadline) = (self.node.clone(), self.clock.now().plus(self.node.config().timeout));
             self.keeper.spawn(async move {
                 if let Err(error) = node.link(deadline).await {
                     tracing::debug!(%error, "the keeper could not connect yet");
@@ -93,9 +94,9 @@ impl Store {
     /// The holders of some locks, with their values, which a key of another type has not; names that are free are left
     /// out.
     async fn look(&self, names: &[Name]) -> Result<Vec<(Holder, Option<String>)>> {
-        let link = self.node.link(self.clock.now().plus(self.node.config.timeout)).await?;
+        let link = self.node.link(self.clock.now().plus(self.node.config().timeout)).await?;
         let keys: Vec<_> =
-            names.iter().map(|name| Keys::new(&self.node.config.prefix, name.as_str())).collect();
+            names.iter().map(|name| Keys::new(&self.node.config().prefix, name.as_str())).collect();
         let fences: Vec<_> = keys.iter().map(|keys| link.fence(keys)).collect();
         let mut commands: Vec<[&str; 2]> = Vec::with_capacity(names.len() * 3);
         for (keys, fence) in keys.iter().zip(&fences) {
@@ -128,7 +129,7 @@ impl Store {
 #[async_trait]
 impl Backend for Store {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.node.config.label.clone(), true, true, true)
+        Capabilities::new(self.node.config().label.clone(), true, true, true)
     }
 
     fn clock(&self) -> &Clock {
@@ -148,10 +149,10 @@ impl Backend for Store {
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
         let name = handle.name();
-        let keys = Arc::new(Keys::new(&self.node.config.prefix, name.as_str()));
+        let keys = Arc::new(Keys::new(&self.node.config().prefix, name.as_str()));
         let (owner, ttl) = (handle.owner().to_string(), milliseconds(request.ttl));
         let letters = self.inbox.open(handle.owner(), request.signal.clone());
-        let timeout = self.node.config.timeout.min(request.ttl);
+        let timeout = self.node.config().timeout.min(request.ttl);
         let lock = [keys.lock.as_str()];
         let answer =
             self.node.run(Script::Attach, On::Locks(&lock), &[&owner, &ttl], timeout, |_| {}).await?;
@@ -182,6 +183,7 @@ impl Backend for Store {
             _letters: letters,
         };
         Ok(Grant {
+            owner: handle.owner(),
             token: handle.token(),
             sent: answer.sent,
             term: Some(request.ttl),
@@ -191,8 +193,8 @@ impl Backend for Store {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
-        let pattern = keys::pattern(&self.node.config.prefix, prefix);
-        let skip = self.node.config.prefix.len() + "lock:".len();
+        let pattern = keys::pattern(&self.node.config().prefix, prefix);
+        let skip = self.node.config().prefix.len() + "lock:".len();
         let mut names = BTreeMap::new();
         let mut cursor = "0".to_owned();
         loop {
@@ -221,7 +223,7 @@ impl Backend for Store {
     }
 
     async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        let keys = Keys::new(&self.node.config.prefix, name.as_str());
+        let keys = Keys::new(&self.node.config().prefix, name.as_str());
         // The holder may change between the look and the script; then look again.
         for _ in 0..8 {
             let Some((holder, value)) = self.look(std::slice::from_ref(name)).await?.pop() else {
@@ -242,7 +244,7 @@ impl Backend for Store {
             // What a foreign client wrote may be no text at all; the script then only sees that it is not one of ours.
             let seen = if holder.owner.is_some() { value.as_str() } else { "" };
             let arguments = [seen, reason, if now { "now" } else { "ask" }, GRANT_TERM.text];
-            let timeout = self.node.config.timeout;
+            let timeout = self.node.config().timeout;
             let answer = self.node.run(Script::Revoke, On::One(&keys), &arguments, timeout, |_| {}).await?;
             let token = answer.value.as_int().and_then(|token| u64::try_from(token).ok());
             if let Some(token) = token.and_then(FencingToken::new) {

@@ -1,4 +1,4 @@
-//! One server: opens connections to it, greets it, and asks it things, each under a timeout.
+//! One server: keeps connections to it, and asks it things, each under a timeout.
 //!
 //! A connection belongs to the runtime whose task drives it, so there is one for each runtime that uses this store,
 //! the keeper's among them. Every new connection is greeted anew: that is where a restarted server, a replica or a
@@ -9,11 +9,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime;
 
-use super::config::{Address, Config};
-use super::connection::{Connection, Reply, Stream};
+use super::config::Config;
+use super::connection::{Connection, Reply};
+use super::dial::Dial;
 use super::inbox::Inbox;
 use super::keys::Keys;
 use super::resp::Value;
@@ -41,29 +41,9 @@ const SCRIPTS: [&str; 6] = [
     concat!(include_str!("prelude.lua"), include_str!("hand_over.lua")),
 ];
 
-/// The codes of error replies that mean something to us.
-const CODES: [&str; 14] = [
-    "WRONGPASS",
-    "NOAUTH",
-    "NOPERM",
-    "READONLY",
-    "MOVED",
-    "ASK",
-    "CROSSSLOT",
-    "LOADING",
-    "BUSY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "NOSCRIPT",
-    "WRONGTYPE",
-];
-
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) config: Config,
-    #[cfg(feature = "tls")]
-    tls: Option<super::tls::Tls>,
+    dial: Dial,
     lines: Mutex<HashMap<runtime::Id, Arc<Line>>>,
     inbox: Arc<Inbox>,
     channels: RandomState,
@@ -133,10 +113,6 @@ impl Link {
         self.connection.send(words.iter().map(|word| word.as_bytes()))
     }
 
-    fn command(&self, words: &[&str]) -> Result<Reply, String> {
-        self.connection.send(words.iter().map(|word| word.as_bytes()))
-    }
-
     /// Whether the connection is gone, and with it the answers to what was sent.
     pub(super) fn has_ended(&self) -> bool {
         self.connection.has_ended()
@@ -157,20 +133,12 @@ enum Silence {
 
 impl Node {
     pub(super) fn new(config: Config, inbox: Arc<Inbox>, clock: Clock) -> Result<Self> {
-        #[cfg(feature = "tls")]
-        let tls = match (&config.tls, &config.address) {
-            (Some(files), Address::Tcp { host, .. }) => Some(super::tls::Tls::new(files, host)?),
-            _ => None,
-        };
-        Ok(Self {
-            config,
-            #[cfg(feature = "tls")]
-            tls,
-            lines: Mutex::default(),
-            inbox,
-            channels: RandomState::new(),
-            clock,
-        })
+        let dial = Dial::new(config)?;
+        Ok(Self { dial, lines: Mutex::default(), inbox, channels: RandomState::new(), clock })
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.dial.config
     }
 
     /// Runs a script. If the connection turns out to have ended, it is run once more over a new one: what it does, it
@@ -197,7 +165,7 @@ impl Node {
                 && text.starts_with("NOSCRIPT")
             {
                 // It did not run, so it can simply be sent again, right behind the load.
-                let _load = link.command(&["SCRIPT", "LOAD", SCRIPTS[script as usize]]);
+                let _load = link.connection.command(&["SCRIPT", "LOAD", SCRIPTS[script as usize]]);
                 answer = self.answer(&link, link.send(script, on, arguments), deadline).await;
             }
             match answer {
@@ -214,11 +182,11 @@ impl Node {
 
     /// Sends plain commands together and returns their replies. For commands that only read.
     pub(super) async fn ask(&self, commands: &[&[&str]]) -> Result<Vec<Value>> {
-        let deadline = self.clock.now().plus(self.config.timeout);
+        let deadline = self.clock.now().plus(self.config().timeout);
         let mut repeated = false;
         'again: loop {
             let link = self.link(deadline).await?;
-            let replies: Vec<_> = commands.iter().map(|words| link.command(words)).collect();
+            let replies: Vec<_> = commands.iter().map(|words| link.connection.command(words)).collect();
             let mut values = Vec::with_capacity(replies.len());
             for reply in replies {
                 match self.answer(&link, reply, deadline).await {
@@ -308,104 +276,20 @@ impl Node {
     }
 
     async fn connect(&self, line: &Line) -> Result<Link> {
-        let stream = self.open().await.map_err(|error| self.unavailable(error))?;
         let inbox = self.inbox.clone();
-        let connection = Connection::start(stream, move |push| inbox.deliver(&push));
-        let mut link = Link { connection, run: String::new(), scripts: Vec::new() };
-        self.greet(&mut link, &line.channel).await?;
-        tracing::debug!(store = %self.config.label, "connected");
-        Ok(link)
-    }
-
-    async fn open(&self) -> std::io::Result<Box<dyn Stream>> {
-        match &self.config.address {
-            Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                stream.set_nodelay(true)?;
-                #[cfg(feature = "tls")]
-                if let Some(tls) = &self.tls {
-                    return tls.wrap(stream).await;
-                }
-                Ok(Box::new(stream))
-            }
-        }
-    }
-
-    /// Logs in, checks that the server is fit for locks, loads the scripts and subscribes. One round trip for all
-    /// that does not depend on an answer.
-    async fn greet(&self, link: &mut Link, channel: &str) -> Result<()> {
-        let mut hello = vec!["HELLO", "3"];
-        if let Some(password) = &self.config.password {
-            hello.extend(["AUTH", self.config.user.as_deref().unwrap_or("default"), password]);
-        }
-        hello.extend(["SETNAME", "fencepost"]);
-        let database = self.config.database.to_string();
-        let send = |words: &[&str]| link.command(words).map_err(|why| self.unavailable(why));
-        let hello = send(&hello)?;
-        let select = (self.config.database != 0).then(|| send(&["SELECT", &database])).transpose()?;
-        let info = send(&["INFO"])?;
-        let loads = SCRIPTS.map(|script| send(&["SCRIPT", "LOAD", script]));
-        // Answered by a push, not by a reply; an error would be a reply, to the PING behind it at the latest.
-        link.connection.send_unanswered(&["SUBSCRIBE", channel]).map_err(|why| self.unavailable(why))?;
-        let ping = send(&["PING"])?;
-        self.expect(link, hello).await?;
-        if let Some(select) = select {
-            self.expect(link, select).await?;
-        }
-        let info = self.expect(link, info).await?;
-        let info = info.as_text().unwrap_or_default();
-        super::fitness::check(info, &self.config)?;
-        let mut scripts = Vec::with_capacity(SCRIPTS.len());
-        for load in loads {
-            scripts.push(self.expect(link, load?).await?.as_text().unwrap_or_default().to_owned());
-        }
-        let pong = self.expect(link, ping).await?;
-        if pong.as_text() != Some("PONG") {
-            return Err(self.refusal(&format!("{pong:?}")));
-        }
-        link.run = super::fitness::run_id(info).to_owned();
-        link.scripts = scripts;
-        Ok(())
-    }
-
-    async fn expect(&self, link: &Link, reply: Reply) -> Result<Value> {
-        match reply.await {
-            Ok(Value::Error(text)) => Err(self.refusal(&text)),
-            Ok(value) => Ok(value),
-            Err(_) => Err(self.unavailable(link.connection.why_ended())),
-        }
+        let connection = Connection::start(self.dial.open().await?, move |push| inbox.deliver(&push));
+        let greeting = self.dial.greet(&connection, &line.channel, &SCRIPTS, &["PING"]).await?;
+        tracing::debug!(store = %self.config().label, "connected");
+        let run = super::fitness::run_id(&greeting.info).to_owned();
+        Ok(Link { connection, run, scripts: greeting.scripts })
     }
 
     pub(super) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
-        Error::Unavailable { store: self.config.label.clone(), source: source.into() }
+        self.dial.unavailable(source)
     }
 
-    /// What an error reply means for the caller.
-    pub(super) fn refusal(&self, text: &str) -> Error {
-        let store = &self.config.label;
-        // An unknown command is quoted with its arguments, and the first one carries the password.
-        let text = text.split(", with args").next().unwrap_or_default();
-        // Redis 6 wraps the error of a command in the error of the script that called it.
-        let words = || text.split([' ', ':']).map(|word| word.trim_start_matches('-'));
-        let code = words().find(|word| CODES.contains(word)).or(words().next());
-        match code.unwrap_or_default() {
-            "WRONGPASS" | "NOAUTH" => Error::config(format!(
-                "{store} refused the user or password ({text}); give both in the URL as `redis://user:password@host`"
-            )),
-            "NOPERM" => Error::config(format!(
-                "{store} does not let this user do what locks need ({text}); grant it `+@scripting +@pubsub +@string \
-                 +@list +@keyspace +@connection +info` on the keys `{0}lock:*` and `{{{0}lock:*` and on all channels",
-                self.config.prefix
-            )),
-            "READONLY" => super::fitness::replica(store),
-            "MOVED" | "ASK" | "CROSSSLOT" => super::fitness::cluster(store),
-            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => self.unavailable(text),
-            "ERR" if text.contains("unknown command") => Error::config(format!(
-                "{store} is too old or not a Redis ({text}); Fencepost needs Redis 6.2 or newer, or a server compatible with it"
-            )),
-            _ => Error::Backend { store: store.clone(), source: text.into() },
-        }
+    fn refusal(&self, text: &str) -> Error {
+        self.dial.refusal(text)
     }
 
     /// Ends all connections.

@@ -21,7 +21,7 @@ struct About<'a> {
 }
 
 /// The value of a key that we hold.
-pub(super) fn value(owner: Owner, channel: &str, note: &str) -> String {
+pub(in crate::backends) fn value(owner: Owner, channel: &str, note: &str) -> String {
     debug_assert_eq!(channel.len(), CHANNEL.len());
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let about = About {
@@ -35,7 +35,7 @@ pub(super) fn value(owner: Owner, channel: &str, note: &str) -> String {
 }
 
 /// Who a value says holds the lock. Anything that we did not write is a foreign client's.
-pub(super) fn holder(name: &Name, value: &str, ttl: i64, counter: Option<i64>) -> Holder {
+pub(in crate::backends) fn holder(name: &Name, value: &str, ttl: i64, counter: Option<i64>) -> Holder {
     let mut holder = Holder::unknown(name.clone());
     holder.expires_in = u64::try_from(ttl).ok().map(Duration::from_millis);
     let (value, revoked) = unrevoked(value);
@@ -55,12 +55,12 @@ pub(super) fn holder(name: &Name, value: &str, ttl: i64, counter: Option<i64>) -
 }
 
 /// The owner in a value, revoked or not; `None` for a foreign client's.
-pub(super) fn owner(value: &str) -> Option<Owner> {
+pub(in crate::backends) fn owner(value: &str) -> Option<Owner> {
     parse(unrevoked(value).0).map(|(owner, _)| owner)
 }
 
 /// The reason, if the value is of a revoked lock.
-pub(super) fn revoked(value: &str) -> Option<&str> {
+pub(in crate::backends) fn revoked(value: &str) -> Option<&str> {
     unrevoked(value).1
 }
 

@@ -8,7 +8,7 @@ const MAX_DEPTH: usize = 8;
 
 /// One value from the server.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(in crate::backends) enum Value {
     Nil,
     Int(i64),
     Text(Vec<u8>),
@@ -20,21 +20,21 @@ pub(super) enum Value {
 }
 
 impl Value {
-    pub(super) fn as_int(&self) -> Option<i64> {
+    pub(in crate::backends) fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
             _ => None,
         }
     }
 
-    pub(super) fn as_text(&self) -> Option<&str> {
+    pub(in crate::backends) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => std::str::from_utf8(text).ok(),
             _ => None,
         }
     }
 
-    pub(super) fn as_list(&self) -> Option<&[Value]> {
+    pub(in crate::backends) fn as_list(&self) -> Option<&[Value]> {
         match self {
             Self::List(items) => Some(items),
             _ => None,
@@ -57,10 +57,10 @@ impl fmt::Debug for Value {
 /// The server sent something that is not RESP3.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server does not speak the Redis protocol: {0}")]
-pub(super) struct Garbled(&'static str);
+pub(in crate::backends) struct Garbled(&'static str);
 
 /// Appends one command.
-pub(super) fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
+pub(in crate::backends) fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
     header(out, b'*', words.len());
     for word in words {
         header(out, b'$', word.len());
@@ -89,7 +89,7 @@ fn header(out: &mut Vec<u8>, kind: u8, number: usize) {
 }
 
 /// Reads one value from the front of `input`, and how many bytes it took; `None` if it is not complete yet.
-pub(super) fn decode(input: &[u8]) -> Result<Option<(Value, usize)>, Garbled> {
+pub(in crate::backends) fn decode(input: &[u8]) -> Result<Option<(Value, usize)>, Garbled> {
     let mut reader = Reader { input, at: 0 };
     Ok(reader.value(0)?.map(|value| (value, reader.at)))
 }

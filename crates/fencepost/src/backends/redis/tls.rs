@@ -15,13 +15,13 @@ use crate::{Error, Result};
 
 /// What every connection of one store needs.
 #[derive(Clone)]
-pub(super) struct Tls {
+pub(in crate::backends) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
 impl Tls {
-    pub(super) fn new(files: &TlsFiles, host: &str) -> Result<Self> {
+    pub(in crate::backends) fn new(files: &TlsFiles, host: &str) -> Result<Self> {
         let roots = Arc::new(roots(files.ca.as_deref())?);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -51,7 +51,7 @@ impl Tls {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
-    pub(super) async fn wrap(&self, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
+    pub(in crate::backends) async fn wrap(&self, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
         Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
     }
 }
