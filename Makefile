@@ -50,6 +50,7 @@ test: deps lint ## Check everything; leaves no process and no file behind
 
 model: ## Search more states of the Redis protocol than `test` does; takes minutes
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored
+	$(CARGO) test --release --locked -p fencepost-model -- --include-ignored --nocapture --test-threads 1
 
 bench: ## Measure the stores beside their raw limits
 	$(CARGO) run --release --locked -p fencepost-bench

@@ -10,4 +10,6 @@ mod contest;
 #[path = "../../fencepost/src/backends/redlock/quorum.rs"]
 mod quorum;
 
+#[cfg(test)]
+mod clock_free;
 mod search;

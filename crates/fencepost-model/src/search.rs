@@ -75,7 +75,7 @@ pub(crate) struct Found {
     pub(crate) transitions: usize,
     pub(crate) depth: usize,
     pub(crate) took: Duration,
-    /// In how many states each of [`Model::sometimes`] was true.
+    /// After how many transitions each of [`Model::sometimes`] was true.
     pub(crate) sometimes: Vec<(&'static str, usize)>,
 }
 
@@ -84,8 +84,8 @@ impl Found {
     pub(crate) fn must_hold(&self, name: &str) {
         self.report(name);
         assert_eq!(self.end, End::Exhausted, "{name}");
-        for (what, states) in &self.sometimes {
-            assert_ne!(*states, 0, "{name}: never seen: {what}");
+        for (what, times) in &self.sometimes {
+            assert_ne!(*times, 0, "{name}: never seen: {what}");
         }
     }
 
@@ -104,8 +104,8 @@ impl Found {
             "{name}: {states} states, {transitions} transitions, depth {depth}, {:.1} s",
             took.as_secs_f32()
         );
-        for (what, states) in &self.sometimes {
-            eprintln!("    sometimes {what}: {states} states");
+        for (what, times) in &self.sometimes {
+            eprintln!("    sometimes {what}: {times} times");
         }
         if let End::Broken { violation, trace } = &self.end {
             for action in trace {
@@ -126,8 +126,7 @@ pub(crate) fn search<M: Model>(model: &M, most: usize) -> Found {
             // meets a violation at the same depth, if not the same one.
             let mut again = Run::new(model, most, true);
             let broken = again.go().unwrap_or(broken);
-            let trace = again.trace(broken.before);
-            End::Broken { violation: broken.violation, trace }
+            again.retrace(broken.before)
         }
         None if run.over() => End::Bound,
         None => End::Exhausted,
@@ -252,11 +251,11 @@ impl<'m, M: Model> Run<'m, M> {
                 return;
             }
             let seen = self.model.sees(&after);
+            for (_, count) in self.sometimes.iter().enumerate().filter(|(i, _)| seen >> i & 1 == 1) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
             let after = self.model.canonical(after);
             if self.insert(fingerprint(&after), print) {
-                for (i, count) in self.sometimes.iter().enumerate() {
-                    count.fetch_add((seen >> i & 1) as usize, Ordering::Relaxed);
-                }
                 next.push(after);
             }
         }
@@ -285,32 +284,46 @@ impl<'m, M: Model> Run<'m, M> {
         shard.parents.as_ref()?.get(&print).copied().filter(|parent| *parent != print)
     }
 
-    /// The actions that lead to the state with this fingerprint, and then break a rule. Walks along the states as
-    /// they are, not along their canonical forms, so that the names of things stay the same from line to line.
-    fn trace(&self, broken: u64) -> Vec<String> {
+    /// The way to the state with this fingerprint, and the step from there that breaks a rule. Walks along the states
+    /// as they are, not along their canonical forms, so that the names of things stay the same from line to line.
+    fn retrace(&self, broken: u64) -> End {
         let mut path = vec![broken];
         while let Some(parent) = path.last().and_then(|print| self.parent(*print)) {
             path.push(parent);
         }
         let canonical = |state: &M::State| fingerprint(&self.model.canonical(state.clone()));
         let start = path.pop();
-        let mut state = self.model.initial().into_iter().find(|state| Some(canonical(state)) == start);
-        let mut trace = Vec::new();
-        while let Some(now) = state.take() {
-            let goal = path.pop();
-            let mut steps = Steps::new(true);
-            self.model.steps(&now, &mut steps);
-            let mut list = steps.list.into_iter();
-            let found = match goal {
-                Some(goal) => list.find(|(after, _)| canonical(after) == goal),
-                None => list.find(|(after, _)| self.model.violation(&now, after).is_some()),
-            };
-            let (after, action) =
-                found.expect("what `canonical` takes for one state leads to the same states");
-            trace.push(action);
-            state = goal.is_some().then_some(after);
+        let start = self.model.initial().into_iter().find(|state| Some(canonical(state)) == start);
+        let mut state = start.expect("a path begins at an initial state");
+        let (mut trace, mut violation) = (Vec::new(), String::new());
+        while let Some(goal) = path.pop() {
+            state = self.follow(state, &mut trace, |_, after| canonical(after) == goal);
         }
-        trace
+        self.follow(state, &mut trace, |before, after| {
+            self.model.violation(before, after).map(|text| violation = text).is_some()
+        });
+        End::Broken { violation, trace }
+    }
+
+    /// Takes the step that is looked for.
+    fn follow(
+        &self,
+        state: M::State,
+        trace: &mut Vec<String>,
+        mut is: impl FnMut(&M::State, &M::State) -> bool,
+    ) -> M::State {
+        let mut find = |from: &M::State| {
+            let mut steps = Steps::new(true);
+            self.model.steps(from, &mut steps);
+            steps.list.into_iter().find(|(after, _)| is(from, after))
+        };
+        let found = find(&state).or_else(|| {
+            trace.push("(other names from here on)".to_owned());
+            find(&self.model.canonical(state))
+        });
+        let (after, action) = found.expect("a step that the search has taken can be taken again");
+        trace.push(action);
+        after
     }
 }
 
@@ -439,7 +452,7 @@ mod tests {
         let found = search(&Jugs { forbidden: 9, sometimes: &["one litre"] }, 1000);
         found.must_hold("jugs");
         assert_eq!((found.states, found.transitions), (16, 96));
-        assert_eq!(found.sometimes, [("one litre", 2)]);
+        assert_eq!(found.sometimes, [("one litre", 8)]);
     }
 
     #[test]
