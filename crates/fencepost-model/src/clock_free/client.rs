@@ -62,6 +62,11 @@ impl<const N: usize> Client<N> {
         unpack(self.seats[node])
     }
 
+    /// A seat as it is stored: all that its order among others needs.
+    pub(crate) fn packed_seat(&self, node: usize) -> u8 {
+        self.seats[node]
+    }
+
     pub(crate) fn set_seat(&mut self, node: usize, seat: Seat) {
         self.seats[node] = pack(seat);
     }

@@ -194,7 +194,7 @@ fn look<const N: usize, const K: usize>(state: &State<N, K>, k: usize) -> impl O
     let mut columns: [_; N] = std::array::from_fn(|n| {
         let node = &state.nodes[n];
         (
-            attempt.client.seat(n),
+            attempt.client.packed_seat(n),
             attempt.wires[n],
             node.key == k as Key,
             node.counter,
@@ -223,7 +223,7 @@ fn rename_nodes<const N: usize, const K: usize>(state: &State<N, K>) -> State<N,
     let column = |n: usize| {
         let seats = state
             .attempts
-            .map(|attempt| (attempt.client.seat(n), attempt.wires[n], attempt.client.extra >> n & 1));
+            .map(|attempt| (attempt.client.packed_seat(n), attempt.wires[n], attempt.client.extra >> n & 1));
         (state.nodes[n], seats)
     };
     let mut order: [usize; N] = std::array::from_fn(|n| n);
