@@ -1,21 +1,38 @@
-//! Two attempts of the most general client: it may ask a node to confirm any token at any time, as often as it likes,
-//! may be granted again whenever its key has vanished, and returns a token as soon as a majority of the nodes has
-//! ever confirmed it. Every way to choose a token, to propose one and to treat second answers is among that. Around
-//! them a crowd does whatever else attempts, extensions and revocations can do to nodes.
+//! Whatever clients do, however many there are, however often requests come again, whatever counters stand at: two
+//! attempts do not return the same token, and one that began when another had returned does not return a smaller one.
+//! For a number of nodes this is the whole proof, without any bound.
 //!
-//! What this shows rests on the scripts alone: they are safe whatever clients do, and however many there are.
-//! Bounded by the largest counter.
+//! - *Two attempts and a crowd.* What can break is broken between two. All others, with their extensions and
+//!   revocations, can do no more to a node than to raise its counter to any value and to take the key away.
+//! - *The most general client.* It may be granted again whenever its key has vanished, may ask to confirm any token at
+//!   any time, and returns its token as soon as a majority of the nodes has ever confirmed it. What production does
+//!   with answers, and with second ones, is among that.
+//! - *Only two tokens.* Which ones the two attempts will return is fixed beforehand. A counter is then one of them, or
+//!   below, between or above: five values stand for all.
 
 use super::node::{Key, NOBODY, Node};
-use super::state::{Values, name};
+use super::state::name;
 use crate::quorum::majority;
 use crate::search::{Model, Steps};
 
+/// Tokens and counters. An odd one is a number that somebody will return, an even one any number in between.
+type Value = u8;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnyToken<const N: usize> {
-    pub(crate) largest: u8,
-    /// A mutant confirms also where the counter has passed the token.
-    pub(crate) without_counter: bool,
+    /// What the two attempts are to return.
+    pub(crate) tokens: [Value; 2],
+    /// The second attempt begins when the first has returned.
+    pub(crate) one_after_the_other: bool,
+    pub(crate) scripts: Scripts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scripts {
+    Production,
+    /// Mutants: confirm although the counter has passed the token, or the key is somebody else's.
+    ConfirmWithoutCounter,
+    ConfirmWithoutKey,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,67 +43,57 @@ pub(crate) struct State<const N: usize> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Try<const N: usize> {
-    begun: bool,
-    /// Began when the other had returned.
-    second: bool,
-    /// The token returned, or zero.
-    token: u8,
-    /// What each node has confirmed to this attempt.
-    confirmed: [Values; N],
+    returned: bool,
+    /// Which nodes have confirmed its token to this attempt.
+    confirmed: [bool; N],
 }
 
 impl<const N: usize> AnyToken<N> {
-    pub(crate) const PLAIN: Self = Self { largest: 4, without_counter: false };
+    /// Both attempts return the same token.
+    pub(crate) const SAME: Self =
+        Self { tokens: [1, 1], one_after_the_other: false, scripts: Scripts::Production };
+    /// The second begins when the first has returned, and returns a smaller token.
+    pub(crate) const FALLING: Self = Self { tokens: [3, 1], one_after_the_other: true, ..Self::SAME };
 
-    /// What node `n` can do for attempt `k`. An attempt begins with its first grant: the later, the more is asked of it.
+    /// Above all tokens.
+    fn top(&self) -> Value {
+        self.tokens[0].max(self.tokens[1]) + 1
+    }
+
+    /// What a counter can be after it was raised.
+    fn raised(&self, counter: Value) -> std::ops::RangeInclusive<Value> {
+        counter + counter % 2..=self.top()
+    }
+
+    /// What node `n` can do for attempt `k`.
     fn serve(&self, state: &State<N>, k: usize, n: usize, steps: &mut Steps<State<N>>) {
-        let who = k as Key;
-        let mut begun = *state;
-        if !state.attempts[k].begun {
-            begun.attempts[k].begun = true;
-            begun.attempts[k].second = state.attempts[1 - k].token != 0;
-        }
-        let mut serve = |change: &dyn Fn(&mut Node) -> Option<u8>, does: &str| {
-            let mut next = begun;
-            if let Some(token) = change(&mut next.nodes[n]) {
-                let confirmed = &mut next.attempts[k].confirmed[n];
-                *confirmed = confirmed.with(token);
-                steps.push(next, || format!("node {n} {does} {token} to {}", name(k)));
-            }
+        let (who, now) = (k as Key, state.nodes[n]);
+        let mut serve = |node: Node, token: Value, does: &str| {
+            let mut next = *state;
+            next.nodes[n] = node;
+            next.attempts[k].confirmed[n] |= token == self.tokens[k];
+            steps.push(next, || format!("node {n} {does} {token} to {}", name(k)));
         };
-        if state.nodes[n].counter < self.largest {
-            let grant = |node: &mut Node| {
-                node.key = NOBODY;
-                node.acquire(who, 0)
-            };
-            serve(&grant, "grants");
+        for counter in self.raised(now.counter) {
+            serve(Node { counter, key: who, ..now }, counter, "grants");
         }
-        if state.nodes[n].key == who {
-            for token in 1..=self.largest {
-                let without = self.without_counter && token < state.nodes[n].counter;
-                serve(&|node| (without || node.confirm(who, token)).then_some(token), "confirms");
+        for token in 0..=self.top() {
+            let mut node = now;
+            let confirmed = match self.scripts {
+                Scripts::Production => node.confirm(who, token),
+                Scripts::ConfirmWithoutCounter => node.confirm(who, token) || node.key == who,
+                Scripts::ConfirmWithoutKey => node.confirm(node.key, token),
+            };
+            if confirmed {
+                serve(node, token, "confirms");
             }
         }
     }
 
-    fn forget(&self, state: &mut State<N>) {
-        for k in 0..2 {
-            let attempt = &mut state.attempts[k];
-            if attempt.token != 0 {
-                // What it does from here on is done by the crowd as well.
-                attempt.confirmed = [Values::NONE; N];
-                attempt.second = false;
-                for node in state.nodes.iter_mut().filter(|node| node.key == k as Key) {
-                    node.key = NOBODY;
-                }
-            }
-            for token in (1..=self.largest).filter(|_| !self.without_counter) {
-                let may = |n: usize| attempt.confirmed[n].has(token) || state.nodes[n].counter < token;
-                if (0..N).filter(|&n| may(n)).count() < majority(N) {
-                    attempt.confirmed = attempt.confirmed.map(|confirmed| confirmed.without(token));
-                }
-            }
-        }
+    /// Whether the attempt is under way, or may begin.
+    fn runs(&self, state: &State<N>, k: usize) -> bool {
+        let waits = self.one_after_the_other && k == 1 && !state.attempts[0].returned;
+        !waits && !state.attempts[k].returned
     }
 }
 
@@ -94,26 +101,24 @@ impl<const N: usize> Model for AnyToken<N> {
     type State = State<N>;
 
     fn initial(&self) -> Vec<State<N>> {
-        let idle = Try { begun: false, second: false, token: 0, confirmed: [Values::NONE; N] };
-        vec![State { nodes: [Node::NEW; N], attempts: [idle; 2] }]
+        let attempt = Try { returned: false, confirmed: [false; N] };
+        vec![State { nodes: [Node::NEW; N], attempts: [attempt; 2] }]
     }
 
     fn steps(&self, state: &State<N>, steps: &mut Steps<State<N>>) {
-        for (k, attempt) in state.attempts.iter().enumerate().filter(|(_, attempt)| attempt.token == 0) {
+        for k in (0..2).filter(|&k| self.runs(state, k)) {
             for n in 0..N {
                 self.serve(state, k, n, steps);
             }
-            for token in 1..=self.largest {
-                let confirmed = attempt.confirmed.iter().filter(|confirmed| confirmed.has(token)).count();
-                if confirmed >= majority(N) {
-                    let mut next = *state;
-                    next.attempts[k].token = token;
-                    steps.push(next, || format!("{} returns {token}", name(k)));
-                }
+            let confirmed = state.attempts[k].confirmed.iter().filter(|confirmed| **confirmed).count();
+            if confirmed >= majority(N) {
+                let mut next = *state;
+                next.attempts[k].returned = true;
+                steps.push(next, || format!("{} returns {}", name(k), self.tokens[k]));
             }
         }
         for n in 0..N {
-            for counter in state.nodes[n].counter + 1..=self.largest {
+            for counter in self.raised(state.nodes[n].counter) {
                 let mut next = *state;
                 next.nodes[n] = Node { counter, ..Node::NEW };
                 steps.push(next, || format!("node {n} grants somebody else with {counter}"));
@@ -122,39 +127,35 @@ impl<const N: usize> Model for AnyToken<N> {
     }
 
     fn canonical(&self, mut state: State<N>) -> State<N> {
-        self.forget(&mut state);
-        let mut swapped = state;
-        swapped.attempts.swap(0, 1);
-        for node in swapped.nodes.iter_mut().filter(|node| node.key != NOBODY) {
-            node.key = 1 - node.key;
+        for (k, attempt) in state.attempts.iter_mut().enumerate().filter(|(_, attempt)| attempt.returned) {
+            // From here on it is one of the crowd.
+            attempt.confirmed = [false; N];
+            for node in state.nodes.iter_mut().filter(|node| node.key == k as Key) {
+                node.key = NOBODY;
+            }
         }
-        sorted(&state).min(sorted(&swapped))
+        sorted(&state)
     }
 
     fn violation(&self, before: &State<N>, after: &State<N>) -> Option<String> {
         if let Some(n) = (0..N).find(|&n| after.nodes[n].counter < before.nodes[n].counter) {
             return Some(format!("MONOTONE: the counter of node {n} falls"));
         }
-        let won = |k: &usize| before.attempts[*k].token == 0 && after.attempts[*k].token != 0;
-        let winner = (0..2).find(won)?;
-        let Try { token, second, .. } = after.attempts[winner];
-        let other = after.attempts[1 - winner].token;
-        if token == other {
-            Some(format!("UNIQUE: both return {token}"))
-        } else if second && token < other {
-            Some(format!("ORDER: {} returns {token}, but {other} was returned before it began", name(winner)))
-        } else {
-            None
-        }
+        let both = after.attempts.iter().all(|attempt| attempt.returned);
+        both.then(|| match self.one_after_the_other {
+            true => "ORDER: a smaller token is returned after a larger one".to_owned(),
+            false => "UNIQUE: both return the same token".to_owned(),
+        })
     }
 
     fn sometimes(&self) -> &'static [&'static str] {
-        &["both attempts return a lock", "an attempt returns that began when the other had returned"]
+        &["an attempt returns", "the other has been confirmed then"]
     }
 
     fn sees(&self, state: &State<N>) -> u32 {
-        let both = state.attempts.iter().all(|attempt| attempt.token != 0);
-        u32::from(both) | u32::from(both && state.attempts.iter().any(|attempt| attempt.second)) << 1
+        let returned = state.attempts.iter().any(|attempt| attempt.returned);
+        let confirmed = |attempt: &Try<N>| !attempt.returned && attempt.confirmed.contains(&true);
+        u32::from(returned) | u32::from(returned && state.attempts.iter().any(confirmed)) << 1
     }
 }
 
