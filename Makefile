@@ -50,6 +50,7 @@ test: deps lint ## Check everything; leaves no process and no file behind
 
 model: ## Search more states of the Redis protocol than `test` does; takes minutes
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored
+	$(CARGO) test --release --locked -p fencepost-model -- --include-ignored --nocapture --test-threads 1
 
 sim: ## Simulate Redlock: SEEDS=10000 seeds from FROM=0, or one SEED=n with all that happens in it
 	SEED="$(SEED)" SEEDS="$(SEEDS)" FROM="$(FROM)" $(CARGO) test --locked -p fencepost-model --lib -- \

@@ -12,3 +12,6 @@ mod quorum;
 
 pub mod node;
 mod simulation;
+#[cfg(test)]
+mod clock_free;
+mod search;
