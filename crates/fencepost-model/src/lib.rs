@@ -11,3 +11,4 @@ mod contest;
 mod quorum;
 
 mod search;
+mod timed;
