@@ -5,7 +5,9 @@
 //! each time for a reason given beside it. `canonical` gives one name to states that differ in names only.
 
 use super::rules::{Flaw, Keep, Rules};
-use super::state::{Actor, Confirmation, Event, Link, NODES, Phase, Read, Reply, State, no_attempt, no_extension};
+use super::state::{
+    Actor, Confirmation, Event, Link, NODES, Phase, Read, Reply, State, no_attempt, no_extension,
+};
 use crate::quorum::Kept;
 
 impl State {
@@ -76,16 +78,19 @@ impl State {
     }
 
     /// Requests that need the key of their sender, where it is gone and does not come back. To confirm: a key comes back
-    /// by the request to acquire, or by an extension, and that raises the counter to the token itself. Where
-    /// the counter has passed the token it stays above it.
+    /// with a snapshot, by the request to acquire, or by an extension, and that raises the counter to the token
+    /// itself. Where the counter has passed the token it stays above it, but for a snapshot.
     fn drop_requests_without_a_key(&mut self, who: usize) {
         let actor = &mut self.actors[who];
         for (link, node) in actor.links.iter_mut().zip(&self.nodes) {
-            let ours = node.owner.map(usize::from) == Some(who);
+            if node.saved.is_of(who) {
+                continue;
+            }
+            let ours = node.live.is_of(who);
             let gone = !ours && link.acquire == 0;
             for confirmation in &mut link.confirms {
                 if let Confirmation::Asked(token) = *confirmation
-                    && (gone || ours && node.counter > token)
+                    && (gone || ours && node.live.counter > token)
                 {
                     *confirmation = Confirmation::None;
                 }
@@ -100,19 +105,27 @@ impl State {
     ///
     /// - A confirmation that arrives now might as well have arrived just before the end: in between the key was there and
     ///   kept everybody else out, so nobody saw the difference. That order is searched, too, so this one need not be.
+    ///   It is if a snapshot may bring the key back.
     /// - An extension that arrives now raises the counter to the token where that is lower (the key that it makes is the
     ///   key of a dead, see below). Where it is not lower, it changes nothing; and should the counter be lost, the
-    ///   quarantine lasts for longer than such a request is accepted.
+    ///   quarantine lasts for longer than such a request is accepted, unless a snapshot brings the key back.
     fn forget_what_is_over(&mut self, rules: &Rules, who: usize) {
         let actor = &mut self.actors[who];
         if actor.phase != Phase::Over {
             return;
         }
+        let outlived = rules.extend_within && rules.quarantine > rules.ttl;
         for (link, node) in actor.links.iter_mut().zip(&self.nodes) {
-            let no_effect = node.counter >= actor.token && rules.extend_within && rules.quarantine > rules.ttl;
+            let comes_back = node.saved.is_of(who);
+            let no_effect = node.live.counter >= actor.token && outlived && !comes_back;
             *link = Link {
                 acquire: link.acquire,
                 extends: if no_effect { 0 } else { link.extends.min(1) },
+                confirms: if comes_back || node.is_restored(who, self.now) {
+                    link.confirms
+                } else {
+                    Default::default()
+                },
                 release: link.release && rules.keep == Keep::Releases,
                 ..Link::default()
             };
@@ -133,10 +146,22 @@ impl State {
     /// A key whose owner is over stands in the way of others and does nothing else. Who is in nobody's way can still be
     /// slow: whatever others can do with that key there they can do without it, if their requests to that node
     /// arrive later or never. So the key may as well be gone. (And its owner has sent a release that may arrive now.)
+    ///
+    /// Only in a quarantine is a key needed to get at the counter, so there it stays while there are requests for it.
     fn free_keys_of_the_dead(&mut self) {
-        for node in &mut self.nodes {
-            if node.owner.is_some_and(|owner| self.actors[usize::from(owner)].phase == Phase::Over) {
-                (node.owner, node.expires) = (None, 0);
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            let needless = |owner: u8| {
+                let actor = &self.actors[usize::from(owner)];
+                let link = actor.links[index];
+                let asked = link.extends > 0 || link.confirms != [Confirmation::None; 2];
+                (actor.phase == Phase::Over, asked)
+            };
+            let in_quarantine = self.now < node.ready;
+            if node.live.owner.map(needless).is_some_and(|(over, asked)| over && !(asked && in_quarantine)) {
+                node.live.free();
+            }
+            if node.saved.owner.map(needless).is_some_and(|(over, asked)| over && !asked) {
+                node.saved.free();
             }
         }
     }
@@ -145,7 +170,7 @@ impl State {
     /// than the longest validity that its owner can come to.
     fn bound_leases(&mut self, rules: &Rules) {
         for node in &mut self.nodes {
-            let Some(owner) = node.owner else { continue };
+            let Some(owner) = node.live.owner else { continue };
             let actor = &self.actors[usize::from(owner)];
             let open = !actor.extension.decided;
             let last = match actor.phase {
@@ -154,7 +179,7 @@ impl State {
                 Phase::Held | Phase::Lapsed => actor.until,
                 _ => actor.attempt.until,
             };
-            node.expires = node.expires.min(last);
+            node.live.expires = node.live.expires.min(last);
         }
     }
 
@@ -162,8 +187,10 @@ impl State {
     /// clock, and so does what is granted after that.
     fn forget_low_counters(&mut self, rules: &Rules) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            if node.owner.is_none() && node.counter < rules.floor(index, self.now) {
-                node.counter = 0;
+            for record in [&mut node.live, &mut node.saved] {
+                if record.owner.is_none() && record.counter < rules.floor(index, self.now) {
+                    record.counter = 0;
+                }
             }
         }
     }
@@ -214,9 +241,11 @@ impl State {
             return;
         }
         self.actors = order.map(|who| self.actors[who].clone());
-        let renamed = |owner: u8| order.iter().position(|who| *who == usize::from(owner)).map(|who| who as u8);
+        let renamed =
+            |owner: u8| order.iter().position(|who| *who == usize::from(owner)).map(|who| who as u8);
         for node in &mut self.nodes {
-            node.owner = node.owner.and_then(renamed);
+            node.live.owner = node.live.owner.and_then(renamed);
+            node.saved.owner = node.saved.owner.and_then(renamed);
         }
     }
 }

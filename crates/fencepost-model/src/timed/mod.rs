@@ -17,4 +17,6 @@ mod large;
 #[cfg(test)]
 mod mutants;
 #[cfg(test)]
+mod outcomes;
+#[cfg(test)]
 mod tests;

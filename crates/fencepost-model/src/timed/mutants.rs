@@ -1,5 +1,4 @@
 //! Each rule left out in turn: the search must find what goes wrong then, or it would find nothing at all.
-//! The numbers of rows refer to the table of counterexamples in SAFETY.md.
 
 use super::rules::{BASE, Counter, Flaw, Judge, Keep, Rules};
 use crate::search::search;
@@ -42,8 +41,18 @@ fn an_extension_adopted_late_that_only_prolongs_keys_passes_over_another_lock() 
 }
 
 #[test]
+fn that_nodes_refuse_late_extensions_is_not_enough_in_the_tick_of_the_end() {
+    breaks("late extension that nodes refuse", "CONTINUITY", Rules { extend_within: true, ..LATE });
+}
+
+#[test]
 fn without_a_quarantine_a_restart_gives_the_lock_to_two() {
     breaks("no quarantine", "MUTEX", Rules { quarantine: 0, ..RESTART });
+}
+
+#[test]
+fn a_quarantine_shorter_than_a_lease_gives_the_lock_to_two() {
+    breaks("quarantine shorter than a lease", "MUTEX", Rules { quarantine: 1, ..RESTART });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a node does: the scripts beside `quorum.rs`, for one resource.
 
 use super::rules::{Counter, Rules};
-use super::state::{Confirmation, Node, Reply};
+use super::state::{Confirmation, Node, Record, Reply};
 use crate::quorum::Kept;
 
 /// Who asks, and when.
@@ -23,25 +23,32 @@ impl Call<'_> {
     }
 }
 
+impl Record {
+    pub(super) fn free(&mut self) {
+        (self.owner, self.expires) = (None, 0);
+    }
+}
+
 impl Node {
     /// `acquire.lua`, for an attempt that started at `start`.
     pub(super) fn acquire(&mut self, call: Call<'_>, start: u8) -> Reply {
         if call.now < self.ready || call.now > call.rules.acquire_limit(start) {
             return Reply::Silent;
         }
-        match self.owner {
+        match self.live.owner {
             None => {
-                let value = call.rules.next_counter(self.counter, call.node, call.attempt, start, call.now);
-                self.owner = Some(call.owner());
-                self.expires = call.expires();
+                let value =
+                    call.rules.next_counter(self.live.counter, call.node, call.attempt, start, call.now);
+                self.live.owner = Some(call.owner());
+                self.live.expires = call.expires();
                 if !(self.amnesiac && call.rules.counter == Counter::Resync) {
-                    self.counter = value;
+                    self.live.counter = value;
                 }
                 Reply::Granted { value, amnesiac: self.amnesiac }
             }
             Some(owner) if owner == call.owner() => {
-                self.expires = self.expires.max(call.expires());
-                Reply::Granted { value: self.counter, amnesiac: self.amnesiac }
+                self.live.expires = self.live.expires.max(call.expires());
+                Reply::Granted { value: self.live.counter, amnesiac: self.amnesiac }
             }
             Some(_) => Reply::Denied,
         }
@@ -49,11 +56,11 @@ impl Node {
 
     /// `hold.lua` with `confirm`.
     pub(super) fn confirm(&mut self, call: Call<'_>, token: u8) -> Confirmation {
-        if self.owner != Some(call.owner()) || self.counter > token {
+        if self.live.owner != Some(call.owner()) || self.live.counter > token {
             return Confirmation::No(token);
         }
-        self.expires = self.expires.max(call.expires());
-        self.counter = token;
+        self.live.expires = self.live.expires.max(call.expires());
+        self.live.counter = token;
         self.amnesiac = false;
         Confirmation::Yes(token)
     }
@@ -63,36 +70,39 @@ impl Node {
         if call.now > limit {
             return Kept::Silent;
         }
-        match self.owner {
+        match self.live.owner {
             Some(owner) if owner == call.owner() => {}
             Some(_) => return Kept::No,
             None if !call.rules.remake || call.now < self.ready => return Kept::Silent,
-            None => self.owner = Some(call.owner()),
+            None => self.live.owner = Some(call.owner()),
         }
-        self.expires = self.expires.max(call.expires());
-        self.counter = self.counter.max(token);
+        self.live.expires = self.live.expires.max(call.expires());
+        self.live.counter = self.live.counter.max(token);
         Kept::Yes
     }
 
     /// `release.lua`.
     pub(super) fn release(&mut self, owner: u8) {
-        if self.owner == Some(owner) {
-            self.owner = None;
-            self.expires = 0;
+        if self.live.owner == Some(owner) {
+            self.live.free();
         }
     }
 
-    /// Everything is gone. `greet.lua` keeps the node from voting for a while, counted from when somebody notices: at
+    /// Everything since the last snapshot is gone. `greet.lua` keeps the node from voting for a while, counted from when somebody notices: at
     /// once is the soonest.
     pub(super) fn restart(&mut self, now: u8, rules: &Rules) {
-        let amnesiac = rules.counter == Counter::Resync;
-        *self = Self { ready: now + rules.quarantine, amnesiac, ..Self::default() };
+        self.live = self.saved;
+        self.ready = now + rules.quarantine;
+        self.amnesiac = rules.counter == Counter::Resync;
+        self.tick(now);
     }
 
+    /// Keys run out.
     pub(super) fn tick(&mut self, now: u8) {
-        if self.owner.is_some() && self.expires <= now {
-            self.owner = None;
-            self.expires = 0;
+        for record in [&mut self.live, &mut self.saved] {
+            if record.owner.is_some() && record.expires <= now {
+                record.free();
+            }
         }
     }
 }

@@ -66,7 +66,7 @@ impl State {
         let link = &mut self.actors[who].links[node];
         let said = link.read == Read::Asked && !self.nodes[node].amnesiac;
         if said {
-            link.read = Read::Said(self.nodes[node].counter);
+            link.read = Read::Said(self.nodes[node].live.counter);
         }
         said
     }

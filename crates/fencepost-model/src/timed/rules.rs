@@ -19,8 +19,9 @@ pub(super) struct Rules {
     pub(super) ttl: u8,
     /// The last tick.
     pub(super) end: u8,
-    /// How many times a node may lose everything.
+    /// How many times a node may lose everything since its last snapshot, and how many snapshots there may be.
     pub(super) restarts: u8,
+    pub(super) snapshots: u8,
     /// For how long a node that lost everything does not vote.
     pub(super) quarantine: u8,
     pub(super) counter: Counter,
@@ -101,6 +102,7 @@ pub(super) const BASE: Rules = Rules {
     ttl: 2,
     end: 6,
     restarts: 0,
+    snapshots: 0,
     quarantine: 3,
     counter: Counter::Clamped,
     delta: 1,

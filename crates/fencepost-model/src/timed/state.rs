@@ -12,6 +12,7 @@ pub(super) const ATTEMPTS: usize = 3;
 pub(super) struct State {
     pub(super) now: u8,
     pub(super) restarts: u8,
+    pub(super) snapshots: u8,
     /// The largest token of all locks returned so far.
     pub(super) highest: u8,
     pub(super) nodes: [Node; NODES],
@@ -22,14 +23,34 @@ pub(super) struct State {
 
 /// What a node knows about the one resource of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct Record {
     pub(super) owner: Option<u8>,
     pub(super) expires: u8,
     pub(super) counter: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) live: Record,
+    /// What it wrote to disk last, and may find there when it starts again.
+    pub(super) saved: Record,
     /// When its quarantine ends.
     pub(super) ready: u8,
     /// Has lost its counter, and none was confirmed since.
     pub(super) amnesiac: bool,
+}
+
+impl Record {
+    pub(super) fn is_of(&self, who: usize) -> bool {
+        self.owner.map(usize::from) == Some(who)
+    }
+}
+
+impl Node {
+    /// Whether it has the key of `who` again after a restart.
+    pub(super) fn is_restored(&self, who: usize, now: u8) -> bool {
+        self.live.is_of(who) && now < self.ready
+    }
 }
 
 /// One attempt, and the lock that came of it.
@@ -166,6 +187,7 @@ impl State {
         Self {
             now: 0,
             restarts: 0,
+            snapshots: 0,
             highest: 0,
             nodes: [Node::default(); NODES],
             actors: [actor.clone(), actor.clone(), actor],
@@ -218,9 +240,11 @@ impl Pack {
 
 impl Node {
     fn word(&self) -> u64 {
-        let owner = self.owner.map_or(0, |owner| owner + 1);
-        let word = Pack::new().add(owner, 2).add(self.expires, 8).add(self.counter, 8).add(self.ready, 8);
-        word.add(self.amnesiac.into(), 1).0
+        let mut word = Pack::new().add(self.ready, 8).add(self.amnesiac.into(), 1);
+        for Record { owner, expires, counter } in [self.live, self.saved] {
+            word = word.add(owner.map_or(0, |owner| owner + 1), 2).add(expires, 8).add(counter, 8);
+        }
+        word.0
     }
 }
 
@@ -236,7 +260,8 @@ impl Actor {
             .add(gate, 3)
             .add(self.attempt.decided.into(), 1);
         let lock = Pack::new().add(self.token, 8).add(self.until, 8).add(self.sent, 8).add(self.limit, 8);
-        let lock = lock.add(self.rounds, 4).add(self.extension.until, 8).add(self.extension.decided.into(), 1);
+        let lock =
+            lock.add(self.rounds, 4).add(self.extension.until, 8).add(self.extension.decided.into(), 1);
         [attempt.0, lock.0]
     }
 
@@ -273,7 +298,10 @@ impl Actor {
         };
         let word = word.add(seat, 3).add(value, 8).add(read, 2).add(said, 8);
         let word = word.add(link.extends, 2).add(link.extended as u8, 2);
-        word.add(self.extension.nodes[node] as u8, 2).add(link.release.into(), 1).add(link.doubtful.into(), 1).0
+        word.add(self.extension.nodes[node] as u8, 2)
+            .add(link.release.into(), 1)
+            .add(link.doubtful.into(), 1)
+            .0
     }
 }
 
@@ -283,7 +311,8 @@ fn small(value: u64) -> u8 {
 
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let head = Pack::new().add(self.now, 8).add(self.restarts, 8).add(self.highest, 8);
+        let head = Pack::new().add(self.now, 8).add(self.restarts, 8).add(self.snapshots, 8);
+        let head = head.add(self.highest, 8);
         hasher.write_u64(head.0);
         for actor in &self.actors {
             for word in actor.words() {

@@ -3,7 +3,7 @@
 use super::node::Call;
 use super::rules::{Flaw, Keep, Rules};
 use super::state::{
-    ATTEMPTS, Broken, Confirmation, Event, KEY_LOST, NODES, Phase, REMADE, Reply, State, VOTES_AGAIN,
+    ATTEMPTS, Broken, Confirmation, Event, KEY_LOST, NODES, Phase, REMADE, Record, Reply, State, VOTES_AGAIN,
 };
 use crate::quorum::{Extended, Kept, Step};
 use crate::search::{Model, Steps};
@@ -39,6 +39,7 @@ impl Model for Rules {
         }
         for node in 0..NODES {
             next.node_restarts(&state, node);
+            next.node_saves(&state, node);
         }
     }
 
@@ -163,7 +164,9 @@ impl Next<'_> {
             if reply != Reply::None {
                 let mut next = state.clone();
                 let step = next.hear_reply(self.rules, who, node);
-                self.push(next, || format!("{} hears n{first} and {reply:?} of n{node}: {step:?}", name(who)));
+                self.push(next, || {
+                    format!("{} hears n{first} and {reply:?} of n{node}: {step:?}", name(who))
+                });
             }
         }
     }
@@ -185,7 +188,9 @@ impl Next<'_> {
             for other in (node + 1..NODES).filter(|&other| said(&next, other) != Kept::Open) {
                 let mut next = next.clone();
                 let extended = next.hear_extended(self.rules, who, other);
-                self.push(next, || format!("{} hears that n{node} and n{other} kept it: {extended:?}", name(who)));
+                self.push(next, || {
+                    format!("{} hears that n{node} and n{other} kept it: {extended:?}", name(who))
+                });
             }
         }
     }
@@ -211,7 +216,7 @@ impl Next<'_> {
         }
         let mut next = state.clone();
         if next.read(who, node) {
-            let counter = next.nodes[node].counter;
+            let counter = next.nodes[node].live.counter;
             self.push(next, || format!("{} reads the counter of n{node}: {counter}", name(who)));
         }
     }
@@ -262,7 +267,7 @@ impl Next<'_> {
         if kept != Kept::Yes && !self.keeps_all() {
             return;
         }
-        if kept == Kept::Yes && state.nodes[node].owner.is_none() {
+        if kept == Kept::Yes && state.nodes[node].live.owner.is_none() {
             next.event.seen |= REMADE;
         }
         let listens = matches!(actor.phase, Phase::Held | Phase::Lapsed) && !actor.extension.decided;
@@ -277,14 +282,29 @@ impl Next<'_> {
     fn node_restarts(&mut self, state: &State, node: usize) {
         let mut next = state.clone();
         let lost = &mut next.nodes[node];
-        if state.restarts == self.rules.restarts || lost.owner.is_none() && lost.counter == 0 {
+        // Where nothing would be lost a restart only keeps the node from voting: it might as well be slow.
+        if state.restarts == self.rules.restarts || lost.live == lost.saved {
             return;
         }
-        if lost.owner.is_some() {
+        if lost.live.owner.is_some() {
             next.event.seen |= KEY_LOST;
         }
         lost.restart(state.now, self.rules);
+        let found = lost.live;
         next.restarts += 1;
-        self.push(next, || format!("n{node} restarts empty"));
+        self.push(next, || match found == Record::default() {
+            true => format!("n{node} restarts empty"),
+            false => format!("n{node} restarts with {found:?}"),
+        });
+    }
+
+    fn node_saves(&mut self, state: &State, node: usize) {
+        let mut next = state.clone();
+        let saver = &mut next.nodes[node];
+        if state.snapshots < self.rules.snapshots && saver.saved != saver.live {
+            saver.saved = saver.live;
+            next.snapshots += 1;
+            self.push(next, || format!("n{node} saves what it has"));
+        }
     }
 }
