@@ -25,6 +25,7 @@ impl State {
             }
         }
         if rules.keep == Keep::Least {
+            self.forget_saved_keys(rules);
             self.free_keys_of_the_dead();
             self.bound_leases(rules);
             self.forget_low_counters(rules);
@@ -105,10 +106,9 @@ impl State {
     ///
     /// - A confirmation that arrives now might as well have arrived just before the end: in between the key was there and
     ///   kept everybody else out, so nobody saw the difference. That order is searched, too, so this one need not be.
-    ///   It is if a snapshot may bring the key back.
     /// - An extension that arrives now raises the counter to the token where that is lower (the key that it makes is the
     ///   key of a dead, see below). Where it is not lower, it changes nothing; and should the counter be lost, the
-    ///   quarantine lasts for longer than such a request is accepted, unless a snapshot brings the key back.
+    ///   quarantine lasts for longer than such a request is accepted.
     fn forget_what_is_over(&mut self, rules: &Rules, who: usize) {
         let actor = &mut self.actors[who];
         if actor.phase != Phase::Over {
@@ -116,16 +116,11 @@ impl State {
         }
         let outlived = rules.extend_within && rules.quarantine > rules.ttl;
         for (link, node) in actor.links.iter_mut().zip(&self.nodes) {
-            let comes_back = node.saved.is_of(who);
-            let no_effect = node.live.counter >= actor.token && outlived && !comes_back;
+            let no_effect = node.live.counter >= actor.token && outlived;
             *link = Link {
                 acquire: link.acquire,
                 extends: if no_effect { 0 } else { link.extends.min(1) },
-                confirms: if comes_back || node.is_restored(who, self.now) {
-                    link.confirms
-                } else {
-                    Default::default()
-                },
+                confirms: if rules.keys_come_back() { link.confirms } else { Default::default() },
                 release: link.release && rules.keep == Keep::Releases,
                 ..Link::default()
             };
@@ -143,25 +138,26 @@ impl State {
         };
     }
 
+    /// A key in a snapshot is gone by the time its node votes again.
+    fn forget_saved_keys(&mut self, rules: &Rules) {
+        if !rules.keys_come_back() {
+            self.nodes.iter_mut().for_each(|node| node.saved.free());
+        }
+    }
+
     /// A key whose owner is over stands in the way of others and does nothing else. Who is in nobody's way can still be
     /// slow: whatever others can do with that key there they can do without it, if their requests to that node
     /// arrive later or never. So the key may as well be gone. (And its owner has sent a release that may arrive now.)
-    ///
-    /// Only in a quarantine is a key needed to get at the counter, so there it stays while there are requests for it.
+    /// But a request to confirm has to find it.
     fn free_keys_of_the_dead(&mut self) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            let needless = |owner: u8| {
+            for record in [&mut node.live, &mut node.saved] {
+                let Some(owner) = record.owner else { continue };
                 let actor = &self.actors[usize::from(owner)];
-                let link = actor.links[index];
-                let asked = link.extends > 0 || link.confirms != [Confirmation::None; 2];
-                (actor.phase == Phase::Over, asked)
-            };
-            let in_quarantine = self.now < node.ready;
-            if node.live.owner.map(needless).is_some_and(|(over, asked)| over && !(asked && in_quarantine)) {
-                node.live.free();
-            }
-            if node.saved.owner.map(needless).is_some_and(|(over, asked)| over && !asked) {
-                node.saved.free();
+                let asked = actor.links[index].confirms != [Confirmation::None; 2];
+                if actor.phase == Phase::Over && !asked {
+                    record.free();
+                }
             }
         }
     }

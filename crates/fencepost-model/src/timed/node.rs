@@ -56,7 +56,7 @@ impl Node {
 
     /// `hold.lua` with `confirm`.
     pub(super) fn confirm(&mut self, call: Call<'_>, token: u8) -> Confirmation {
-        if self.live.owner != Some(call.owner()) || self.live.counter > token {
+        if call.now < self.ready || self.live.owner != Some(call.owner()) || self.live.counter > token {
             return Confirmation::No(token);
         }
         self.live.expires = self.live.expires.max(call.expires());
@@ -67,13 +67,13 @@ impl Node {
 
     /// `hold.lua` with `extend`.
     pub(super) fn extend(&mut self, call: Call<'_>, token: u8, limit: u8) -> Kept {
-        if call.now > limit {
+        if call.now < self.ready || call.now > limit {
             return Kept::Silent;
         }
         match self.live.owner {
             Some(owner) if owner == call.owner() => {}
             Some(_) => return Kept::No,
-            None if !call.rules.remake || call.now < self.ready => return Kept::Silent,
+            None if !call.rules.remake => return Kept::Silent,
             None => self.live.owner = Some(call.owner()),
         }
         self.live.expires = self.live.expires.max(call.expires());

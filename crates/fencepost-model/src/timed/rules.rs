@@ -158,6 +158,12 @@ impl Rules {
         }
     }
 
+    /// Whether a key that a node finds in a snapshot can be of use to its owner. While the node is in quarantine it is not,
+    /// and a lease is not longer than a sound quarantine.
+    pub(super) fn keys_come_back(&self) -> bool {
+        self.snapshots > 0 && self.quarantine < self.ttl
+    }
+
     /// Whether nodes differ in nothing but their names.
     pub(super) fn nodes_are_alike(&self) -> bool {
         self.node_clock == [0; NODES] && !self.in_order

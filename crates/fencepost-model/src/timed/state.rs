@@ -46,13 +46,6 @@ impl Record {
     }
 }
 
-impl Node {
-    /// Whether it has the key of `who` again after a restart.
-    pub(super) fn is_restored(&self, who: usize, now: u8) -> bool {
-        self.live.is_of(who) && now < self.ready
-    }
-}
-
 /// One attempt, and the lock that came of it.
 #[derive(Clone, Debug)]
 pub(super) struct Actor {
