@@ -3,7 +3,7 @@
 use super::resync;
 use super::rules::{Flaw, Judge, Rules};
 use super::state::{
-    ADOPTED, Broken, CONFIRMED, Confirmation, NODES, Phase, Reply, State, TWO_LOCKS, no_extension,
+    ADOPTED, ATTACHED, Broken, CONFIRMED, Confirmation, NODES, Phase, Reply, State, TWO_LOCKS, no_extension,
 };
 use crate::quorum::{Answer, Attempt, Confirm, Extended, Extension, Kept, Nodes, Seat, Step};
 
@@ -133,6 +133,25 @@ impl State {
         }
     }
 
+    /// Leaves the lock to whoever has got the handle.
+    pub(super) fn detach(&mut self, who: usize) {
+        let actor = &mut self.actors[who];
+        (actor.phase, actor.extension) = (Phase::Detached, no_extension());
+        actor.rounds += 1;
+        actor.links.iter_mut().for_each(|link| link.extended = Kept::Open);
+    }
+
+    /// Whoever has got the handle asks all nodes for the lock. How long it was valid nobody knows any more.
+    pub(super) fn attach(&mut self, rules: &Rules, who: usize) {
+        let actor = &mut self.actors[who];
+        actor.phase = Phase::Attaching;
+        actor.extension = Extension::new([Kept::Open; NODES], self.now + rules.ttl);
+        actor.sent = self.now;
+        for link in &mut actor.links {
+            (link.attach, link.extended) = (true, Kept::Open);
+        }
+    }
+
     /// The lock's holder hears the reply of a node to a request to extend.
     pub(super) fn hear_extended(&mut self, rules: &Rules, who: usize, node: usize) -> Extended {
         let actor = &mut self.actors[who];
@@ -148,15 +167,16 @@ impl State {
 
     fn adopt(&mut self, rules: &Rules, who: usize) {
         let actor = &mut self.actors[who];
+        let attached = actor.phase == Phase::Attaching && actor.until <= actor.sent;
         actor.until = actor.until.max(actor.sent + rules.ttl);
         if self.now >= actor.until {
             return;
         }
         actor.phase = Phase::Held;
         for link in &mut actor.links {
-            link.extended = Kept::Open;
+            (link.attach, link.extended) = (false, Kept::Open);
         }
-        self.event.seen |= ADOPTED;
+        self.event.seen |= if attached { ATTACHED } else { ADOPTED };
         let passed = actor.token < self.highest;
         self.event.broken = self.judge(rules, who, passed.then_some("CONTINUITY"));
     }

@@ -8,7 +8,7 @@ use super::rules::{Flaw, Keep, Rules};
 use super::state::{
     Actor, Confirmation, Event, Link, NODES, Phase, Read, Reply, State, no_attempt, no_extension,
 };
-use crate::quorum::Kept;
+use crate::quorum::{Kept, majority};
 
 impl State {
     pub(super) fn forget(&mut self, rules: &Rules) {
@@ -17,6 +17,7 @@ impl State {
             if rules.keep <= Keep::Releases {
                 self.end_what_is_too_late(rules, who);
                 self.drop_what_nodes_refuse(rules, who);
+                self.end_what_cannot_be_attached(who);
             }
             // With one owner id for many attempts the key of one serves the requests of another.
             if rules.keep <= Keep::Releases && rules.flaw != Flaw::OneOwner {
@@ -35,7 +36,7 @@ impl State {
     /// A decided attempt says `Wait` to whatever it hears: replies to it are not needed, nor what it knows.
     fn forget_what_was_decided(&mut self, who: usize) {
         let actor = &mut self.actors[who];
-        if !matches!(actor.phase, Phase::Held | Phase::Lapsed | Phase::Over) {
+        if matches!(actor.phase, Phase::Waiting | Phase::Asking | Phase::Reading | Phase::Raising) {
             return;
         }
         actor.attempt = no_attempt();
@@ -59,6 +60,21 @@ impl State {
         let actor = &self.actors[who];
         let asks = matches!(actor.phase, Phase::Asking | Phase::Reading | Phase::Raising);
         if asks && rules.flaw != Flaw::ValidFromTheEnd && self.now >= actor.attempt.until {
+            self.end(who);
+            self.forget_what_was_decided(who);
+        }
+    }
+
+    /// A detached lock of which no majority of nodes has a key, or may get one, can be attached no more.
+    fn end_what_cannot_be_attached(&mut self, who: usize) {
+        let actor = &self.actors[who];
+        let keys = (0..NODES).filter(|&index| {
+            let (link, node) = (actor.links[index], self.nodes[index]);
+            let kept = link.extended == Kept::Yes || actor.extension.nodes[index] == Kept::Yes;
+            let key = [node.live, node.saved].iter().any(|record| record.is_of(who));
+            key || kept || link.acquire + link.extends > 0
+        });
+        if matches!(actor.phase, Phase::Detached | Phase::Attaching) && keys.count() < majority(NODES) {
             self.end(who);
             self.forget_what_was_decided(who);
         }
@@ -171,7 +187,10 @@ impl State {
             let open = !actor.extension.decided;
             let last = match actor.phase {
                 _ if actor.rounds < rules.rounds => continue,
-                Phase::Held | Phase::Lapsed if open => actor.until.max(actor.sent + rules.ttl),
+                Phase::Detached => continue,
+                Phase::Held | Phase::Attaching | Phase::Lapsed if open => {
+                    actor.until.max(actor.sent + rules.ttl)
+                }
                 Phase::Held | Phase::Lapsed => actor.until,
                 _ => actor.attempt.until,
             };
@@ -180,8 +199,11 @@ impl State {
     }
 
     /// A counter below all values that the node can grant from now on is like none: the next grant starts from the
-    /// clock, and so does what is granted after that.
+    /// clock, and so does what is granted after that. Only who attaches compares it with an old token.
     fn forget_low_counters(&mut self, rules: &Rules) {
+        if rules.attach {
+            return;
+        }
         for (index, node) in self.nodes.iter_mut().enumerate() {
             for record in [&mut node.live, &mut node.saved] {
                 if record.owner.is_none() && record.counter < rules.floor(index, self.now) {
@@ -199,7 +221,9 @@ impl State {
             matches!(actor.phase, Phase::Waiting | Phase::Asking | Phase::Reading | Phase::Raising)
         };
         let returns = actors.iter().filter(may_return).count();
-        let holds = |actor: &&Actor| matches!(actor.phase, Phase::Held | Phase::Lapsed);
+        let holds = |actor: &&Actor| {
+            matches!(actor.phase, Phase::Held | Phase::Detached | Phase::Attaching | Phase::Lapsed)
+        };
         let held = actors.iter().filter(holds).count();
         let overtaken = actors.iter().filter(holds).any(|actor| actor.token < self.highest);
         match returns {

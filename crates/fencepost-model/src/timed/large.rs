@@ -100,3 +100,10 @@ fn retries_of_one_client_late_releases_and_a_restart() {
 fn retries_of_one_client_extensions_and_a_restart() {
     holds("retries, two rounds, a restart", Rules { rounds: 2, restarts: 1, ..RETRIES });
 }
+
+#[test]
+#[ignore = "large"]
+fn two_attempts_an_extension_a_restart_and_locks_that_are_attached() {
+    let rules = Rules { attach: true, rounds: 2, restarts: 1, end: 5, acquire_within: Some(2), ..BASE };
+    holds("attach, a round, a restart", rules);
+}

@@ -90,3 +90,11 @@ fn proposals_without_bounds_let_a_client_ahead_poison_a_counter() {
     let rules = Rules { counter: Counter::Unclamped, quarantine: 2, client_clock: [4, 0, 0], ..RESTART };
     breaks("unbounded proposals", "FENCE", rules);
 }
+
+#[test]
+#[ignore = "large"]
+fn extensions_that_nodes_accept_at_any_time_let_a_lock_be_attached_that_others_had_since() {
+    let timely = Rules { acquire_within: Some(1), end: 4, ..RESTART };
+    let rules = Rules { attach: true, rounds: 2, extend_within: false, ..timely };
+    breaks("late extension and attach", "CONTINUITY", rules);
+}

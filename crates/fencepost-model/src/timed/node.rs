@@ -81,6 +81,19 @@ impl Node {
         Kept::Yes
     }
 
+    /// `attach.lua`.
+    pub(super) fn attach(&mut self, call: Call<'_>, token: u8) -> Kept {
+        if call.now < self.ready {
+            return Kept::Silent;
+        }
+        if self.live.owner != Some(call.owner()) || self.live.counter > token {
+            return Kept::No;
+        }
+        self.live.expires = self.live.expires.max(call.expires());
+        self.live.counter = token;
+        Kept::Yes
+    }
+
     /// `release.lua`.
     pub(super) fn release(&mut self, owner: u8) {
         if self.live.owner == Some(owner) {

@@ -33,6 +33,8 @@ pub(super) struct Rules {
     pub(super) node_clock: [i16; NODES],
     /// How many rounds of extension each lock may have.
     pub(super) rounds: u8,
+    /// Whether locks may be detached, and attached again at any later time, in place of a round of extension.
+    pub(super) attach: bool,
     /// Whether an extension makes the key anew on a node that has lost it.
     pub(super) remake: bool,
     /// So many ticks after it was sent a node refuses to acquire.
@@ -110,6 +112,7 @@ pub(super) const BASE: Rules = Rules {
     client_clock: [0; ATTEMPTS],
     node_clock: [0; NODES],
     rounds: 0,
+    attach: false,
     remake: true,
     acquire_within: None,
     extend_within: true,

@@ -72,6 +72,9 @@ pub(super) enum Phase {
     /// Has read them, and confirms (mutants only).
     Raising,
     Held,
+    /// Left to whoever attaches it.
+    Detached,
+    Attaching,
     /// Not valid any more, but hopes for an extension (mutants only).
     Lapsed,
     Over,
@@ -87,6 +90,8 @@ pub(super) struct Link {
     pub(super) confirms: [Confirmation; 2],
     /// Requests to extend.
     pub(super) extends: u8,
+    pub(super) attach: bool,
+    /// The reply to a request to extend or attach.
     pub(super) extended: Kept,
     pub(super) release: bool,
     pub(super) read: Read,
@@ -154,6 +159,8 @@ pub(super) const VOTES_AGAIN: u32 = 8;
 pub(super) const ADOPTED: u32 = 16;
 /// An extension makes a key anew.
 pub(super) const REMADE: u32 = 32;
+/// A detached lock is attached after the end of its validity.
+pub(super) const ATTACHED: u32 = 64;
 
 /// A violation: the rule, the token of the lock that broke it, and the token that it clashes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +253,7 @@ impl Actor {
     pub(super) fn words(&self) -> [u64; 2] {
         let gate = self.attempt.gate.map_or(0, |gate| gate + 1);
         let attempt = Pack::new()
-            .add(self.phase as u8, 3)
+            .add(self.phase as u8, 4)
             .add(self.start, 8)
             .add(small(self.attempt.token), 8)
             .add(self.attempt.until, 8)

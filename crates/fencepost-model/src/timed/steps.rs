@@ -30,7 +30,7 @@ impl Model for Rules {
             next.client_acts(&state, who);
             match state.actors[who].phase {
                 Phase::Asking => next.client_hears(&state, who),
-                Phase::Held | Phase::Lapsed => next.holder_hears(&state, who),
+                Phase::Held | Phase::Attaching | Phase::Lapsed => next.holder_hears(&state, who),
                 _ => {}
             }
             for node in 0..NODES {
@@ -60,7 +60,11 @@ impl Model for Rules {
         const VOTES_AGAIN: &str = "a node votes at the end of its quarantine";
         const ADOPTED: &str = "an extension is adopted";
         const REMADE: &str = "an extension makes a key anew";
+        const ATTACHED: &str = "a lock is attached after its validity";
         match (self.restarts, self.rounds) {
+            (1.., 2..) if self.attach => {
+                &[TWO_LOCKS, CONFIRMED, KEY_LOST, VOTES_AGAIN, ADOPTED, REMADE, ATTACHED]
+            }
             (0, 0) => &[TWO_LOCKS, CONFIRMED],
             (0, _) => &[TWO_LOCKS, CONFIRMED, ADOPTED, REMADE],
             (_, 0) => &[TWO_LOCKS, CONFIRMED, KEY_LOST, VOTES_AGAIN],
@@ -125,6 +129,8 @@ impl Next<'_> {
         act(asks, "gives up", &|state| state.end(who));
         act(phase == Phase::Held, "releases", &|state| state.end(who));
         act(state.may_extend(rules, who), "sends an extension", &|state| state.extend(rules, who));
+        act(state.may_extend(rules, who) && rules.attach, "detaches", &|state| state.detach(who));
+        act(phase == Phase::Detached, "is attached elsewhere", &|state| state.attach(rules, who));
         act(state.may_raise(who), "has read a majority", &|state| state.raise(who));
         act(state.may_return(who), "returns", &|state| {
             let token = state.actors[who].token;
@@ -208,6 +214,9 @@ impl Next<'_> {
         if link.extends > 0 {
             self.extend_arrives(state, who, node);
         }
+        if link.attach {
+            self.attach_arrives(state, who, node);
+        }
         if link.release {
             let mut next = state.clone();
             next.actors[who].links[node].release = false;
@@ -277,6 +286,21 @@ impl Next<'_> {
             link.extended = kept;
         }
         self.push(next, || format!("n{node} is to extend for {}: {kept:?}", name(who)));
+    }
+
+    fn attach_arrives(&mut self, state: &State, who: usize, node: usize) {
+        let mut next = state.clone();
+        let actor = &mut next.actors[who];
+        let kept = next.nodes[node].attach(self.call(state, who, node), actor.token);
+        if kept != Kept::Yes && !self.keeps_all() {
+            return;
+        }
+        let link = &mut actor.links[node];
+        link.attach = false;
+        if actor.phase == Phase::Attaching && !actor.extension.decided {
+            link.extended = kept;
+        }
+        self.push(next, || format!("n{node} is to attach {}: {kept:?}", name(who)));
     }
 
     fn node_restarts(&mut self, state: &State, node: usize) {

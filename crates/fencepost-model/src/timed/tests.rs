@@ -110,3 +110,9 @@ fn retries_of_one_client_beside_another() {
 fn three_attempts_and_an_empty_restart() {
     holds("three attempts, a restart", Rules { attempts: 3, restarts: 1, ..BASE });
 }
+
+#[test]
+fn locks_that_are_detached_and_attached() {
+    holds("attach", Rules { attach: true, rounds: 1, ..BASE });
+    holds("attach, a restart", Rules { attach: true, rounds: 1, restarts: 1, ..BASE });
+}
