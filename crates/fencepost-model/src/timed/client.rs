@@ -158,8 +158,9 @@ impl State {
         let kept = std::mem::take(&mut actor.links[node].extended);
         let extended = actor.extension.hear(node, kept, self.now);
         match extended {
-            Extended::Wait | Extended::Failed => {}
             Extended::Lost => self.end(who),
+            Extended::Failed if actor.phase == Phase::Attaching => self.end(who),
+            Extended::Wait | Extended::Failed => {}
             Extended::Yes => self.adopt(rules, who),
         }
         extended

@@ -1,5 +1,5 @@
-//! What makes large searches end: forgetting what cannot matter. A search that keeps everything (`explicit`) of
-//! the small configurations comes to the same verdicts.
+//! What makes large searches end: forgetting what cannot matter. `outcomes.rs` compares with searches that keep
+//! everything.
 //!
 //! Two kinds of forgetting are done here. `forget` replaces a state by one from which at least as much can go wrong,
 //! each time for a reason given beside it. `canonical` gives one name to states that differ in names only.
@@ -122,6 +122,7 @@ impl State {
     ///
     /// - A confirmation that arrives now might as well have arrived just before the end: in between the key was there and
     ///   kept everybody else out, so nobody saw the difference. That order is searched, too, so this one need not be.
+    ///   The same goes for a request to attach.
     /// - An extension that arrives now raises the counter to the token where that is lower (the key that it makes is the
     ///   key of a dead, see below). Where it is not lower, it changes nothing; and should the counter be lost, the
     ///   quarantine lasts for longer than such a request is accepted.
@@ -279,4 +280,4 @@ fn forget_replies(link: &mut Link) {
     }
 }
 
-const _: () = assert!(NODES == 3, "`drop_requests_without_effect` and the pairs of `steps.rs` count on it");
+const _: () = assert!(NODES == 3, "the pairs of `steps.rs` are majorities");
