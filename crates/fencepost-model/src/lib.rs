@@ -15,3 +15,4 @@ mod simulation;
 #[cfg(test)]
 mod clock_free;
 mod search;
+mod timed;

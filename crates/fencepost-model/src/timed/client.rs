@@ -1,0 +1,214 @@
+//! What a client does: it sends, and feeds what it hears to `quorum.rs`.
+
+use super::resync;
+use super::rules::{Flaw, Judge, Rules};
+use super::state::{
+    ADOPTED, ATTACHED, Broken, CONFIRMED, Confirmation, NODES, Phase, Reply, State, TWO_LOCKS, no_extension,
+};
+use crate::quorum::{Answer, Attempt, Confirm, Extended, Extension, Kept, Nodes, Seat, Step};
+
+impl State {
+    pub(super) fn may_start(&self, rules: &Rules, who: usize) -> bool {
+        let before = &self.actors[..who];
+        self.actors[who].phase == Phase::Waiting
+            && self.now < rules.end
+            // Attempts are numbered in the order in which they start.
+            && before.iter().all(|actor| actor.phase != Phase::Waiting)
+            && before
+                .iter()
+                .zip(rules.client)
+                .all(|(actor, client)| client != rules.client[who] || actor.phase == Phase::Over)
+    }
+
+    pub(super) fn start(&mut self, rules: &Rules, who: usize) {
+        let until = self.now + rules.ttl;
+        let (attempt, asked) = match rules.in_order {
+            false => Attempt::at_once([Seat::Idle; NODES], until),
+            true => Attempt::in_order([Seat::Idle; NODES], 0, until),
+        };
+        let actor = &mut self.actors[who];
+        (actor.phase, actor.start, actor.attempt) = (Phase::Asking, self.now, attempt);
+        self.ask(rules, who, asked);
+    }
+
+    fn ask(&mut self, rules: &Rules, who: usize, nodes: Nodes) {
+        for node in nodes.iter() {
+            self.actors[who].links[node].acquire = rules.copies;
+        }
+    }
+
+    /// The attempt ends without a lock, or the lock is given back.
+    pub(super) fn end(&mut self, who: usize) {
+        let actor = &mut self.actors[who];
+        let asked = if actor.phase == Phase::Held { Nodes::all(NODES) } else { actor.attempt.asked() };
+        actor.attempt.give_up();
+        actor.phase = Phase::Over;
+        for node in asked.iter() {
+            actor.links[node].release = true;
+        }
+    }
+
+    /// The attempt hears the reply of a node to its request to acquire.
+    pub(super) fn hear_reply(&mut self, rules: &Rules, who: usize, node: usize) -> Step {
+        let reply = std::mem::take(&mut self.actors[who].links[node].reply);
+        let answer = match reply {
+            Reply::Granted { value, .. } => Answer::Granted(value.into()),
+            Reply::Denied => Answer::Denied,
+            Reply::Silent => Answer::Silent,
+            Reply::None => return Step::Wait,
+        };
+        self.actors[who].links[node].doubtful = matches!(reply, Reply::Granted { amnesiac: true, .. });
+        self.hear(rules, who, node, answer)
+    }
+
+    /// The attempt hears the reply of a node to a request to confirm.
+    pub(super) fn hear_confirmation(&mut self, rules: &Rules, who: usize, node: usize, slot: usize) -> Step {
+        let confirmation = std::mem::take(&mut self.actors[who].links[node].confirms[slot]);
+        let answer = match confirmation {
+            Confirmation::Yes(token) => Answer::Confirmed(token.into()),
+            Confirmation::No(token) => Answer::Refused(token.into()),
+            Confirmation::None | Confirmation::Asked(_) => return Step::Wait,
+        };
+        self.hear(rules, who, node, answer)
+    }
+
+    fn hear(&mut self, rules: &Rules, who: usize, node: usize, answer: Answer) -> Step {
+        let step = self.actors[who].attempt.hear(node, answer, self.now);
+        match step {
+            Step::Wait => {}
+            Step::Ask(nodes) => self.ask(rules, who, nodes),
+            Step::Confirm { .. } | Step::Won { .. } if resync::is_needed(&self.actors[who]) => {
+                resync::begin(rules, &mut self.actors[who]);
+            }
+            Step::Confirm { token, nodes } => {
+                for node in nodes.iter() {
+                    self.actors[who].links[node].ask_to_confirm(token as u8);
+                }
+            }
+            Step::Won { token } => {
+                let twice = self.actors[who].attempt.seats.iter();
+                if twice.clone().any(|seat| matches!(seat, Seat::Granted { confirm: Confirm::Yes, .. })) {
+                    self.event.seen |= CONFIRMED;
+                }
+                self.hold(rules, who, token as u8);
+            }
+            Step::Failed => self.end(who),
+        }
+        step
+    }
+
+    /// The lock is returned to whoever asked for it.
+    pub(super) fn hold(&mut self, rules: &Rules, who: usize, token: u8) {
+        let until = match rules.flaw {
+            Flaw::ValidFromTheEnd => self.now + rules.ttl,
+            _ => self.actors[who].attempt.until,
+        };
+        let actor = &mut self.actors[who];
+        (actor.phase, actor.token, actor.until) = (Phase::Held, token, until);
+        if self.highest > 0 {
+            self.event.seen |= TWO_LOCKS;
+        }
+        let passed = token <= self.highest;
+        self.event.broken = self.judge(rules, who, passed.then_some("FENCE"));
+        self.highest = self.highest.max(token);
+    }
+
+    pub(super) fn may_extend(&self, rules: &Rules, who: usize) -> bool {
+        let actor = &self.actors[who];
+        actor.phase == Phase::Held && actor.rounds < rules.rounds
+    }
+
+    /// Sends a round of extension. An earlier one is given up, but its requests may still arrive.
+    pub(super) fn extend(&mut self, rules: &Rules, who: usize) {
+        let late = rules.flaw == Flaw::LateAdoption;
+        let actor = &mut self.actors[who];
+        let until = if late { u8::MAX } else { actor.until };
+        actor.extension = Extension::new([Kept::Open; NODES], until);
+        actor.limit = if rules.extend_within { actor.until } else { u8::MAX };
+        actor.sent = self.now;
+        actor.rounds += 1;
+        for link in &mut actor.links {
+            link.extends += 1;
+            link.extended = Kept::Open;
+        }
+    }
+
+    /// Leaves the lock to whoever has got the handle.
+    pub(super) fn detach(&mut self, who: usize) {
+        let actor = &mut self.actors[who];
+        (actor.phase, actor.extension) = (Phase::Detached, no_extension());
+        actor.rounds += 1;
+        actor.links.iter_mut().for_each(|link| link.extended = Kept::Open);
+    }
+
+    /// Whoever has got the handle asks all nodes for the lock. How long it was valid nobody knows any more.
+    pub(super) fn attach(&mut self, rules: &Rules, who: usize) {
+        let actor = &mut self.actors[who];
+        actor.phase = Phase::Attaching;
+        actor.extension = Extension::new([Kept::Open; NODES], self.now + rules.ttl);
+        actor.sent = self.now;
+        for link in &mut actor.links {
+            (link.attach, link.extended) = (true, Kept::Open);
+        }
+    }
+
+    /// The lock's holder hears the reply of a node to a request to extend.
+    pub(super) fn hear_extended(&mut self, rules: &Rules, who: usize, node: usize) -> Extended {
+        let actor = &mut self.actors[who];
+        let kept = std::mem::take(&mut actor.links[node].extended);
+        let extended = actor.extension.hear(node, kept, self.now);
+        match extended {
+            Extended::Lost => self.end(who),
+            Extended::Failed if actor.phase == Phase::Attaching => self.end(who),
+            Extended::Wait | Extended::Failed => {}
+            Extended::Yes => self.adopt(rules, who),
+        }
+        extended
+    }
+
+    fn adopt(&mut self, rules: &Rules, who: usize) {
+        let actor = &mut self.actors[who];
+        let attached = actor.phase == Phase::Attaching && actor.until <= actor.sent;
+        actor.until = actor.until.max(actor.sent + rules.ttl);
+        if self.now >= actor.until {
+            return;
+        }
+        actor.phase = Phase::Held;
+        for link in &mut actor.links {
+            (link.attach, link.extended) = (false, Kept::Open);
+        }
+        self.event.seen |= if attached { ATTACHED } else { ADOPTED };
+        let passed = actor.token < self.highest;
+        self.event.broken = self.judge(rules, who, passed.then_some("CONTINUITY"));
+    }
+
+    /// What is wrong with `who` having a valid lock now: that somebody else has one, or `order`.
+    fn judge(&self, rules: &Rules, who: usize, order: Option<&'static str>) -> Option<Broken> {
+        let token = self.actors[who].token;
+        let valid = |other: &usize| {
+            let actor = &self.actors[*other];
+            *other != who && actor.phase == Phase::Held && self.now < actor.until
+        };
+        let other = (0..rules.attempts).find(valid);
+        let clash = other.map(|other| Broken { rule: "MUTEX", token, other: self.actors[other].token });
+        let order = order.map(|rule| Broken { rule, token, other: self.highest });
+        match rules.judge {
+            Judge::All => clash.or(order),
+            Judge::Exclusion => clash,
+            Judge::Order => order,
+        }
+    }
+
+    /// Time passes for the client: its lock may not be valid any more.
+    pub(super) fn lapse(&mut self, rules: &Rules, who: usize) {
+        let actor = &mut self.actors[who];
+        let over = actor.phase == Phase::Held && actor.until <= self.now;
+        let too_late = actor.phase == Phase::Lapsed && actor.sent + rules.ttl <= self.now;
+        if over && rules.flaw == Flaw::LateAdoption && !actor.extension.decided {
+            actor.phase = Phase::Lapsed;
+        } else if over || too_late {
+            actor.phase = Phase::Over;
+            actor.extension = no_extension();
+        }
+    }
+}
