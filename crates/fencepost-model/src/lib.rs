@@ -10,9 +10,9 @@ mod contest;
 #[path = "../../fencepost/src/backends/redlock/quorum.rs"]
 mod quorum;
 
-pub mod node;
-mod simulation;
 #[cfg(test)]
 mod clock_free;
+pub mod node;
 mod search;
+mod simulation;
 mod timed;
