@@ -77,8 +77,14 @@ impl<'a> Claim<'a> {
             };
             let now = self.store.fleet.clock.now();
             let pause = self.contest.pause(standing, failure.round_trip, random());
-            if matches!(standing, Standing::Held { .. }) || now.plus(pause) >= deadline {
+            if matches!(standing, Standing::Held { .. }) {
                 return Ok(Attempt::Busy(Some(holder)));
+            }
+            if now.plus(pause) >= deadline {
+                return match failure.may_be_outage() {
+                    true => Err(self.store.fleet.no_majority(failure.verdicts)),
+                    false => Ok(Attempt::Busy(Some(holder))),
+                };
             }
             tokio::time::sleep(pause).await;
             owner = Owner::fresh();
