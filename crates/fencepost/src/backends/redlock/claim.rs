@@ -175,6 +175,13 @@ impl<'a> Claim<'a> {
                 if let Some(current) = self.current.take() {
                     self.undo(&current.ballot, None);
                 }
+                let failure = ballot.failure();
+                if failure.standing().is_some()
+                    && let Some(holder) = self.holder(&failure)
+                {
+                    // Before the caller's time may be over.
+                    self.request.seen.note(holder);
+                }
                 ballot.hear_out().await;
                 let failure = ballot.failure();
                 let seen = failure.denials.iter().map(|denial| denial.counter + 1).max();
