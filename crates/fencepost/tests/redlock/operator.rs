@@ -122,16 +122,17 @@ async fn a_lock_is_taken_back_while_two_of_five_nodes_are_dead() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_victim_that_hears_nothing_learns_it_at_its_next_renewal() {
     let fleet = declared(3, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let locks = connect(&fleet, CALM).await;
     let victim = take(&locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
     // Its subscriptions are gone with its connections.
     for node in fleet.iter() {
         node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
+    let operator = connect(&fleet, CALM).await;
     operator.force_release("a", "host is being drained").await.unwrap().unwrap();
-    let error = victim.extend().await.unwrap_err();
-    assert!(matches!(error, Error::Lost { why, .. } if why == reason()));
+    until("it learns it", async || matches!(victim.extend().await, Err(Error::Lost { .. }))).await;
+    assert_eq!(victim.lost().await, reason());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

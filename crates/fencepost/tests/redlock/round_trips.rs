@@ -52,12 +52,14 @@ async fn where_a_counter_is_ahead_the_token_is_larger_and_the_others_follow() {
     })
     .await;
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    // From then on an acquire is one request again.
+    // From then on an acquire is one request again. A few from before may come late.
     let before: Vec<_> = fleet.iter().map(|node| node.evalsha_calls()).collect();
-    patient(&locks, "a").acquire().await.unwrap().release().await.unwrap();
+    for _ in 0..10 {
+        patient(&locks, "a").acquire().await.unwrap().release().await.unwrap();
+    }
     let calls = || fleet.iter().zip(&before).map(|(node, before)| node.evalsha_calls() - before);
-    until("all requests are heard", async || calls().all(|calls| calls >= 2)).await;
-    assert_eq!(calls().collect::<Vec<_>>(), [2; 3]);
+    until("all requests are heard", async || calls().all(|calls| calls >= 20)).await;
+    assert!(calls().all(|calls| calls < 25), "{:?}", calls().collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,6 +42,8 @@ struct State {
     round_trip: Duration,
     /// When the last answer came.
     heard_at: Moment,
+    /// The attempt's time was over before it was decided.
+    timed_out: bool,
     outcome: Option<Outcome>,
 }
 
@@ -67,6 +69,8 @@ pub(super) struct Failure {
     gated: bool,
     /// How many nodes were asked and could not vote.
     pub(super) silent: usize,
+    /// How many were asked and had no time to answer, because others had decided. They might have voted.
+    pub(super) open: usize,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) round_trip: Duration,
 }
@@ -82,6 +86,12 @@ impl Failure {
         let denials: Vec<_> =
             self.denials.iter().map(|denial| (revocation::victim(&denial.value), left(denial.ttl))).collect();
         Some(standing(n, self.granted, &denials, self.gated))
+    }
+
+    /// Whether too few nodes could vote if those that had no time to answer cannot.
+    pub(super) fn may_be_outage(&self) -> bool {
+        let n = self.verdicts.len();
+        n - self.silent - self.open < majority(n)
     }
 
     /// The holder's value and ttl: of whoever has the most nodes.
@@ -128,6 +138,7 @@ impl Ballot {
             expected: Nodes::default(),
             round_trip: Duration::ZERO,
             heard_at: sent,
+            timed_out: false,
             outcome: None,
         };
         let ballot = Arc::new(Self {
@@ -174,7 +185,9 @@ impl Ballot {
             Some(outcome) => outcome,
             None => {
                 self.abandon();
-                lock(&self.state).outcome.unwrap_or(Outcome::Failed)
+                let mut state = lock(&self.state);
+                state.timed_out = true;
+                state.outcome.unwrap_or(Outcome::Failed)
             }
         }
     }
@@ -317,11 +330,15 @@ impl Ballot {
 
     pub(super) fn failure(&self) -> Failure {
         let state = lock(&self.state);
+        let open =
+            state.attempt.seats.iter().filter(|seat| **seat == Seat::Asked && !state.timed_out).count();
+        let silent = state.attempt.asked().iter().filter(|&node| !voted(&state.verdicts[node])).count();
         Failure {
             denials: state.denials.clone(),
             granted: state.attempt.granted().len(),
             gated: state.attempt.gate.is_some(),
-            silent: state.attempt.asked().iter().filter(|&node| !voted(&state.verdicts[node])).count(),
+            silent: silent.saturating_sub(open),
+            open,
             verdicts: state.verdicts.clone(),
             round_trip: state.round_trip,
         }

@@ -66,8 +66,14 @@ impl<'a> Claim<'a> {
             let now = self.store.fleet.clock.now();
             let pause = self.contest.pause(standing, failure.round_trip, random());
             // Whoever has the node that is asked first either holds the lock or goes on trying.
-            if standing != Standing::Split || now.plus(pause) >= deadline {
+            if standing != Standing::Split {
                 return Ok(Attempt::Busy(Some(holder)));
+            }
+            if now.plus(pause) >= deadline {
+                return match failure.may_be_outage() {
+                    true => Err(self.store.fleet.no_majority(failure.verdicts)),
+                    false => Ok(Attempt::Busy(Some(holder))),
+                };
             }
             tokio::time::sleep(pause).await;
             owner = Owner::fresh();
@@ -157,6 +163,13 @@ impl<'a> Claim<'a> {
             Outcome::Failed => {
                 if let Some(current) = self.current.take() {
                     self.undo(&current.ballot, None);
+                }
+                let failure = ballot.failure();
+                if failure.standing().is_some()
+                    && let Some(holder) = self.holder(&failure)
+                {
+                    // Before the caller's time may be over.
+                    self.request.seen.note(holder);
                 }
                 ballot.hear_out().await;
                 let failure = ballot.failure();
