@@ -9,9 +9,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Fleet;
 
-use crate::stage::{
-    CALM, LONG, bounded, connect, declared, holds, is_clear, ms, patient, take, until, use_once,
-};
+use crate::stage::{CALM, LONG, connect, declared, holds, is_clear, ms, patient, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_at_a_held_lock_leave_nothing() {
