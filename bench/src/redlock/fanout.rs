@@ -30,6 +30,8 @@ struct Socket {
     not_after: usize,
     release: Vec<u8>,
     unanswered: usize,
+    /// The last read ended within a line.
+    in_line: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,7 +95,7 @@ impl Socket {
             found.expect("the word in the command")
         };
         let (proposal, not_after) = (find(PROPOSAL), find(NOT_AFTER));
-        Self { stream, proposal, not_after, acquire, release, unanswered: 0 }
+        Self { stream, proposal, not_after, acquire, release, unanswered: 0, in_line: false }
     }
 
     fn commands(server: &Server) -> (Vec<u8>, Vec<u8>) {
@@ -127,9 +129,10 @@ impl Socket {
         assert!(count > 0, "the server closed the connection");
         // Both scripts answer a number if all is well: the counter, and 1.
         let text = String::from_utf8_lossy(&buffer[..count]);
-        for line in text.split_inclusive("\r\n") {
-            assert!(line.starts_with(':') && line != ":0\r\n", "{text}");
-            self.unanswered -= usize::from(line.ends_with('\n'));
+        for line in text.split_inclusive('\n') {
+            assert!(self.in_line || line.starts_with(':') && line != ":0\r\n", "{text}");
+            self.in_line = !line.ends_with('\n');
+            self.unanswered -= usize::from(!self.in_line);
         }
     }
 }
