@@ -79,6 +79,7 @@ fn print(what: &str, ours: &str, raw: &str, ratios: Vec<f64>, goal: Option<Strin
 }
 
 /// Prints one figure that is no comparison of slices.
-pub(crate) fn report_number(what: &str, number: f64, detail: &str, goal: &str) {
-    println!("{what:<46} {number:>5.2}   {detail}   goal: {goal}");
+pub(crate) fn report_number(what: &str, number: f64, detail: &str, goal: Option<&str>) {
+    let goal = goal.map(|goal| format!("   goal: {goal}")).unwrap_or_default();
+    println!("{what:<46} {number:>5.2}   {detail}{goal}");
 }

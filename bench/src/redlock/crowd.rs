@@ -41,5 +41,5 @@ pub(super) fn run(Deployment { runtime, url, .. }: &Deployment) {
     let (least, most) = (counts.iter().min(), counts.iter().max());
     let rate = f64::from(counts.iter().sum::<u32>()) / SPAN.as_secs_f64();
     let detail = format!("each client {} to {}", least.unwrap_or(&0), most.unwrap_or(&0));
-    report_number("redlock, 50 clients, one name: acquires/s", rate, &detail, "every client at least 1");
+    report_number("redlock, 50 clients, one name: acquires/s", rate, &detail, Some("each at least 1"));
 }

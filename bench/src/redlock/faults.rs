@@ -135,7 +135,7 @@ fn report_memory(what: &str, runtime: &Runtime, locks: &Locks, turn_bad: impl Fn
     let cycles = load(runtime, locks, Duration::from_secs(6));
     let after = resident();
     let detail = format!("{before:.1} MiB before, {after:.1} after {cycles} cycles");
-    report_number(what, after / before, &detail, "at most 1.5");
+    report_number(what, after / before, &detail, Some("at most 1.5"));
 }
 
 pub(super) fn memory_while_frozen(Deployment { fleet, runtime, locks, .. }: &Deployment) {

@@ -1,5 +1,6 @@
 //! Locks on a majority of five nodes.
 
+mod cpu;
 mod crowd;
 mod fanout;
 mod faults;
@@ -9,6 +10,7 @@ use fencepost::Locks;
 use fencepost_testkit::redis::{Fleet, Server};
 use tokio::runtime::Runtime;
 
+use self::cpu::Bill;
 use self::fanout::Fanout;
 use crate::cycle::{Cycle as _, by_tasks, names, one_by_one, runtime};
 use crate::rounds::{report_number, report_rates, report_times};
@@ -56,14 +58,22 @@ fn cycles(Deployment { fleet, runtime, locks, .. }: &Deployment, rounds: usize) 
     let (mut fanout, manager) = (Fanout::connect(fleet), peer::connect(fleet));
     let (lock, theirs) = (locks.lock("bench:one"), peer::lock(&manager, "peer:one"));
     let (mut bare, mut one, mut many) = (vec![], vec![], vec![]);
+    let mut bills: [Bill; 5] = Default::default();
+    let [one_bill, bare_bill, their_one, many_bill, their_many] = &mut bills;
     for _ in 0..rounds {
-        bare.push((one_by_one(runtime, &lock), fanout.cycles()));
-        one.push((one_by_one(runtime, &lock), one_by_one(runtime, &theirs)));
-        many.push((by_tasks(runtime, names(locks)), by_tasks(runtime, peer::names(&manager))));
+        let ours = one_bill.add(fleet, || one_by_one(runtime, &lock));
+        bare.push((ours, bare_bill.add(fleet, || fanout.cycles())));
+        let ours = one_bill.add(fleet, || one_by_one(runtime, &lock));
+        one.push((ours, their_one.add(fleet, || one_by_one(runtime, &theirs))));
+        let ours = many_bill.add(fleet, || by_tasks(runtime, names(locks)));
+        many.push((ours, their_many.add(fleet, || by_tasks(runtime, peer::names(&manager)))));
     }
     report_times("redlock, one task: cycle / bare fan-out", Some(1.4), &bare);
+    cpu::report("redlock, one task: CPU / bare fan-out", one_bill, bare_bill);
     report_rates("redlock, one task: rate / rslock", Some(1.2), &one);
+    cpu::report("redlock, one task: CPU / rslock", one_bill, their_one);
     report_rates("redlock, 64 tasks: rate / rslock", Some(0.9), &many);
+    cpu::report("redlock, 64 tasks: CPU / rslock", many_bill, their_many);
 }
 
 /// How often each node is asked in one cycle: once to acquire, once to release.
@@ -80,5 +90,5 @@ fn round_trips(Deployment { fleet, runtime, locks, .. }: &Deployment) {
     let per_cycle: Vec<_> = per_cycle.map(|calls| calls / f64::from(CYCLES)).collect();
     let mean = per_cycle.iter().sum::<f64>() / NODES as f64;
     let each: Vec<_> = per_cycle.iter().map(|calls| format!("{calls:.2}")).collect();
-    report_number("redlock, scripts a node and cycle", mean, &each.join(" "), "2");
+    report_number("redlock, scripts a node and cycle", mean, &each.join(" "), Some("2"));
 }
