@@ -2,6 +2,7 @@
 -- KEYS  1 lock   2 fence   3 node   4 queue
 -- ARGV  1 value of the caller   2 ttl ms   3 proposal us   4 what the node key must be   5 not after, us
 --       6 how far the proposal may be from this node's clock, us   7 a waiter's entry in the queue, or nothing
+--       8 `again` if an earlier attempt may have put that entry there, or nothing
 -- Reply: the counter, if the key is the caller's
 --        {'HELD', value of the holder, its ttl ms, the counter, the clock} if it is somebody else's
 --        {'NODE', the node key} if this node does not vote in this deployment now
@@ -13,7 +14,7 @@ local now = time[1] * 1000000 + time[2]
 if now > tonumber(ARGV[5]) then return {'LATE', now} end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local counter = next_counter(KEYS[2], ARGV[3], ARGV[6], now)
-  if ARGV[7] then redis.call('LREM', KEYS[4], 1, ARGV[7]) end
+  if ARGV[8] then redis.call('LREM', KEYS[4], 1, ARGV[7]) end
   return counter
 end
 local holder = redis.call('GET', KEYS[1])

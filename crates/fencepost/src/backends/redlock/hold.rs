@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::ballot::Ballot;
 use super::claim::valid_until;
-use super::farewell::{Farewell, Parting};
+use super::farewell::{Entry, Farewell, Parting};
 use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::keys::Keys;
 use super::node::{Link, Script};
@@ -34,7 +34,7 @@ pub(super) struct Held {
     keys: Arc<Keys>,
     value: Arc<str>,
     /// The entry in the queues by which it was waited for.
-    entry: Option<Arc<str>>,
+    entry: Option<Entry>,
     trace: Arc<Trace>,
     /// Open for revocations while the lock is held, on the channel that the value names.
     _letters: LetterBox,
@@ -86,7 +86,7 @@ impl Held {
         token: FencingToken,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Arc<str>>,
+        entry: Option<Entry>,
     ) -> Self {
         let (paper, life) = (&ballot.paper, store.fleet.config.key_life(ballot.paper.ttl));
         let over_at = ballot.give_up_at.plus(life);
@@ -115,7 +115,7 @@ impl Held {
         trace: Trace,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Arc<str>>,
+        entry: Option<Entry>,
     ) -> Self {
         Self {
             fleet: store.fleet.clone(),

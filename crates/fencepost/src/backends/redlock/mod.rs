@@ -34,11 +34,11 @@ use async_trait::async_trait;
 
 use self::claim::Claim;
 use self::config::Config;
-use self::farewell::{Farewell, Parting};
+use self::farewell::{Entry, Farewell, Parting};
 use self::fleet::{Fleet, Line, Reach};
 use self::hold::Renewals;
 use self::keys::Keys;
-use self::quorum::majority;
+use self::quorum::{Nodes, majority};
 use super::redis::milliseconds;
 use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;
@@ -103,7 +103,7 @@ impl Store {
             keys,
             value: "".into(),
             wake: false,
-            entry: Some(entry),
+            entry: Some(Entry { text: entry, nodes: Nodes::all(self.fleet.len()) }),
             settled_at: now,
             over_at: now,
         };

@@ -28,8 +28,9 @@ pub(super) struct Paper {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// A new holder. With an entry for the queue, it is woken when the lock is released.
-    Lock { entry: Option<Arc<str>> },
+    /// A new holder. With an entry for the queue, it is woken when the lock is released; `again` if an earlier
+    /// attempt may have put it there.
+    Lock { entry: Option<Arc<str>>, again: bool },
     /// Takes the lock away from whoever has the value `seen`, and tells it.
     Revoke { seen: String, channel: String, message: String },
 }
@@ -48,13 +49,14 @@ impl Paper {
         let keys = [&*self.keys.lock, &self.keys.counter, &node_key, &self.keys.queue];
         let votes = link.votes.as_str();
         match &self.kind {
-            Kind::Lock { entry: None } => {
+            Kind::Lock { entry: None, .. } => {
                 let arguments = [&*self.value, &self.px, proposal, votes, not_after, &bound];
                 link.eval(Script::Acquire, &keys[..3], &arguments, sent, call)
             }
-            Kind::Lock { entry: Some(entry) } => {
-                let arguments = [&*self.value, &self.px, proposal, votes, not_after, &bound, entry];
-                link.eval(Script::Acquire, &keys, &arguments, sent, call)
+            Kind::Lock { entry: Some(entry), again } => {
+                let arguments = [&*self.value, &self.px, proposal, votes, not_after, &bound, entry, "again"];
+                let count = if *again { 8 } else { 7 };
+                link.eval(Script::Acquire, &keys, &arguments[..count], sent, call)
             }
             Kind::Revoke { seen, channel, message } => {
                 let arguments = [
