@@ -108,7 +108,7 @@ impl Socket {
         let keys = ["EVALSHA", &acquire, "4", lock, fence, "{fencepost}:node", queue];
         let arguments = [&*value, "30000", PROPOSAL, &votes, NOT_AFTER, "5000000", &entry];
         command(&mut acquires, &[&keys[..], &arguments].concat());
-        command(&mut releases, &["EVALSHA", &release, "2", lock, queue, &value, "wake", &entry]);
+        command(&mut releases, &["EVALSHA", &release, "2", lock, queue, &value, "wake"]);
         (acquires, releases)
     }
 

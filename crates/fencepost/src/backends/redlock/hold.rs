@@ -300,9 +300,9 @@ impl Question for Batch {
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
         let left = u64::try_from(self.until.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time(sent).saturating_add(left).to_string();
-        let node_key = self.fleet.config.node_key();
+        let node_key = self.fleet.config.node_key.as_str();
         let mut keys = Vec::with_capacity(1 + 2 * self.locks.len());
-        keys.push(node_key.as_str());
+        keys.push(node_key);
         let mut arguments = Vec::with_capacity(3 + 3 * self.locks.len());
         arguments.extend([link.votes.as_str(), &not_after, "extend"]);
         for one in &self.locks {

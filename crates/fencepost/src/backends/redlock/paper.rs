@@ -45,16 +45,15 @@ impl Paper {
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let (node_key, bound) = (config.node_key(), config.bound().as_micros().to_string());
-        let keys = [&*self.keys.lock, &self.keys.counter, &node_key, &self.keys.queue];
-        let votes = link.votes.as_str();
+        let keys = [&*self.keys.lock, &self.keys.counter, &config.node_key, &self.keys.queue];
+        let (votes, bound) = (link.votes.as_str(), config.bound_us.as_str());
         match &self.kind {
             Kind::Lock { entry: None, .. } => {
-                let arguments = [&*self.value, &self.px, proposal, votes, not_after, &bound];
+                let arguments = [&*self.value, &self.px, proposal, votes, not_after, bound];
                 link.eval(Script::Acquire, &keys[..3], &arguments, sent, call)
             }
             Kind::Lock { entry: Some(entry), again } => {
-                let arguments = [&*self.value, &self.px, proposal, votes, not_after, &bound, entry, "again"];
+                let arguments = [&*self.value, &self.px, proposal, votes, not_after, bound, entry, "again"];
                 let count = if *again { 8 } else { 7 };
                 link.eval(Script::Acquire, &keys, &arguments[..count], sent, call)
             }
@@ -66,7 +65,7 @@ impl Paper {
                     proposal,
                     votes,
                     not_after,
-                    &bound,
+                    bound,
                     channel,
                     message,
                 ];
