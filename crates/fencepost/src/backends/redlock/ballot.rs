@@ -267,9 +267,9 @@ impl Ballot {
         self.act(&mut state, step);
     }
 
-    /// The connections over which nodes were asked, by node.
-    pub(super) fn links(&self) -> Vec<Option<Arc<Link>>> {
-        lock(&self.state).links.clone()
+    /// The connections over which nodes were asked.
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.state).links.iter().flatten().cloned().collect()
     }
 
     /// The nodes that have not granted, or not yet.

@@ -225,8 +225,7 @@ impl<'a> Claim<'a> {
             settled_at: ballot.give_up_at,
             over_at: ballot.give_up_at.plus(life),
         };
-        let links: Vec<Vec<_>> = ballot.links().into_iter().map(|link| link.into_iter().collect()).collect();
-        Farewell::say(&self.store.fleet, &self.store.keeper, parting, &links);
+        Farewell::say(&self.store.fleet, &self.store.keeper, parting, &ballot.links());
     }
 }
 

@@ -72,15 +72,18 @@ enum Answer {
 }
 
 impl Farewell {
-    /// Sends it over the given connections, by node; a node may have several. Never waits.
+    /// Sends it over the given connections; a node may have several. Never waits.
     pub(super) fn say(
         fleet: &Arc<Fleet>,
         keeper: &Arc<Keeper>,
         parting: Parting,
-        links: &[Vec<Arc<Link>>],
+        links: &[Arc<Link>],
     ) -> Arc<Self> {
-        let known = |links: &Vec<_>| Known { open: links.len(), answer: None };
-        let state = Mutex::new(State(links.iter().map(known).collect()));
+        let mut known = vec![Known::default(); fleet.len()];
+        for link in links {
+            known[link.node.index].open += 1;
+        }
+        let state = Mutex::new(State(known));
         let farewell = Arc::new(Self {
             fleet: fleet.clone(),
             keeper: keeper.clone(),
@@ -88,11 +91,9 @@ impl Farewell {
             state,
             decided: Notify::new(),
         });
-        for (node, links) in links.iter().enumerate() {
-            for link in links {
-                if let Err(why) = fleet.put(&farewell, link) {
-                    farewell.clone().hear(node, Heard::Not(Verdict::Unreachable { why }));
-                }
+        for link in links {
+            if let Err(why) = fleet.put(&farewell, link) {
+                farewell.clone().hear(link.node.index, Heard::Not(Verdict::Unreachable { why }));
             }
         }
         farewell

@@ -47,8 +47,8 @@ pub(super) struct Trace(Mutex<Sent>);
 
 #[derive(Debug)]
 struct Sent {
-    /// By node: over which connections it was asked for something that makes or keeps the lock.
-    links: Vec<Vec<Arc<Link>>>,
+    /// The connections over which nodes were asked for something that makes or keeps the lock.
+    links: Vec<Arc<Link>>,
     /// The end of the term that is valid now. No extension may begin to count after it.
     until: Moment,
     /// When a node acts on the last request at the latest, and when it has forgotten it.
@@ -57,21 +57,15 @@ struct Sent {
 }
 
 impl Trace {
-    pub(super) fn new(
-        links: Vec<Option<Arc<Link>>>,
-        until: Moment,
-        settled_at: Moment,
-        over_at: Moment,
-    ) -> Self {
-        let links = links.into_iter().map(|link| link.into_iter().collect()).collect();
+    pub(super) fn new(links: Vec<Arc<Link>>, until: Moment, settled_at: Moment, over_at: Moment) -> Self {
         Self(Mutex::new(Sent { links, until, settled_at, over_at }))
     }
 
     /// Notes that a request is being sent over a link.
     fn sending(&self, link: &Arc<Link>) {
-        let links = &mut lock(&self.0).links[link.node.index];
-        // What an ended one carried is made up for over a new one.
-        links.retain(|other| !other.has_ended());
+        let links = &mut lock(&self.0).links;
+        // What an ended one to this node carried is made up for over the new one.
+        links.retain(|other| other.node.index != link.node.index || !other.has_ended());
         if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
             links.push(link.clone());
         }

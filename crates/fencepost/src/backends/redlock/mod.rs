@@ -94,10 +94,10 @@ impl Store {
     fn leave(&self, line: &Arc<Line>, keys: Arc<Keys>, entry: Arc<str>) {
         let now = self.fleet.clock.now();
         let link = |node| match self.fleet.reach(line, node, now, false) {
-            Reach::Up(link) => vec![link],
-            _ => Vec::new(),
+            Reach::Up(link) => Some(link),
+            _ => None,
         };
-        let links: Vec<_> = (0..self.fleet.len()).map(link).collect();
+        let links: Vec<_> = (0..self.fleet.len()).filter_map(link).collect();
         // Gives back a lock that nobody has: only the entry goes.
         let parting = Parting {
             keys,

@@ -306,6 +306,5 @@ fn finish(store: &Store, ballot: &Ballot) -> Arc<Farewell> {
         settled_at: ballot.give_up_at,
         over_at: ballot.give_up_at.plus(ballot.paper.ttl),
     };
-    let links: Vec<Vec<_>> = ballot.links().into_iter().map(|link| link.into_iter().collect()).collect();
-    Farewell::say(&store.fleet, &store.keeper, parting, &links)
+    Farewell::say(&store.fleet, &store.keeper, parting, &ballot.links())
 }

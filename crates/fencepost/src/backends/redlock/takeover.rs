@@ -62,11 +62,11 @@ pub(super) async fn attach(store: &Store, handle: &Handle, request: &Request) ->
             decided: Some(sender),
         }),
     });
-    let mut links = vec![None; n];
+    let mut links = Vec::with_capacity(n);
     for (node, reach) in reaches.into_iter().enumerate() {
         let verdict = match reach {
             Reach::Up(link) => {
-                links[node] = Some(link.clone());
+                links.push(link.clone());
                 match fleet.put(&takeover, &link) {
                     Ok(()) => continue,
                     Err(why) => Verdict::Unreachable { why },
