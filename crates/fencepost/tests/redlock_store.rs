@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use fencepost::{Error, Locks, Verdict};
+use fencepost_testkit::eventually;
 use fencepost_testkit::redis::Fleet;
 
 /// Short leases, and the shortest quarantine that goes with them.
@@ -35,4 +36,42 @@ fn a_blocking_caller_waits_for_a_quarantine_to_end() {
     let fleet = Fleet::start(3);
     let locks = fencepost::blocking::Locks::connect(&fleet.url_with(QUICK)).unwrap();
     locks.lock("a").ttl(ms(500)).acquire().unwrap().release().unwrap();
+}
+
+/// How many nodes have somebody in a queue.
+fn queues(fleet: &Fleet) -> usize {
+    fleet.iter().filter(|node| !node.keys_like("*:waiters").is_empty()).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_leaves_the_queues_of_the_nodes_that_denied_the_attempt_that_won() {
+    let fleet = Fleet::start(5);
+    Locks::init(&fleet.url(), false).await.unwrap();
+    let locks = Locks::connect(&fleet.url()).await.unwrap();
+    for node in [3, 4] {
+        fleet[node].cli(&["SET", "lock:a", "somebody else's"]);
+    }
+    let guard = locks.lock("a").acquire().await.unwrap();
+    eventually("both have queued it", || queues(&fleet) == 2);
+    guard.release().await.unwrap();
+    eventually("both have forgotten it", || queues(&fleet) == 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_leaves_all_queues_when_a_later_attempt_wins() {
+    let fleet = Fleet::start(5);
+    Locks::init(&fleet.url(), false).await.unwrap();
+    let locks = Locks::connect(&fleet.url()).await.unwrap();
+    for node in fleet.iter() {
+        node.cli(&["SET", "lock:a", "somebody else's"]);
+    }
+    let lock = locks.lock("a");
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    eventually("all have queued it", || queues(&fleet) == 5);
+    for node in fleet.iter() {
+        node.cli(&["DEL", "lock:a"]);
+    }
+    let guard = waiting.await.unwrap().unwrap();
+    eventually("all have forgotten it", || queues(&fleet) == 0);
+    guard.release().await.unwrap();
 }
