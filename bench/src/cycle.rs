@@ -3,40 +3,52 @@
 use std::path::Path;
 use std::time::Instant;
 
-use fencepost::Locks;
+use fencepost::{Lock, Locks};
 use fencepost_testkit::redis::Server;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::raw::{self, Bare, Scripts};
 use crate::rounds::{SLICE, Slice, report_rates, report_times, slice};
 
-const TASKS: usize = 64;
+pub(crate) const TASKS: usize = 64;
 
-fn runtime() -> Runtime {
+/// What acquires and releases one name, again and again.
+pub(crate) trait Cycle: Send + 'static {
+    fn run(&self) -> impl Future<Output = ()> + Send;
+}
+
+impl Cycle for Lock {
+    async fn run(&self) {
+        self.acquire().await.expect("the lock").release().await.expect("a release");
+    }
+}
+
+pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// Each of `tasks` acquires and releases a name of its own, again and again.
-fn by_tasks(runtime: &Runtime, locks: &Locks, tasks: usize) -> Slice {
+/// A name of its own for each of many tasks.
+pub(crate) fn names(locks: &Locks) -> Vec<Lock> {
+    (0..TASKS).map(|index| locks.lock(format!("bench:{index}"))).collect()
+}
+
+/// Each of several tasks goes through cycles of its own.
+pub(crate) fn by_tasks<C: Cycle>(runtime: &Runtime, cycles: Vec<C>) -> Slice {
     let started = Instant::now();
     let mut all = Slice::default();
     runtime.block_on(async {
-        let running: Vec<_> = (0..tasks)
-            .map(|index| {
-                let lock = locks.lock(format!("bench:{index}"));
-                tokio::spawn(async move {
-                    let mut times = Vec::new();
-                    while started.elapsed() < SLICE {
-                        let before = Instant::now();
-                        lock.acquire().await.expect("the lock").release().await.expect("a release");
-                        times.push(before.elapsed());
-                        // A store that never waits must not keep the others from their turn.
-                        tokio::task::yield_now().await;
-                    }
-                    times
-                })
-            })
-            .collect();
+        let run = |cycle: C| async move {
+            let mut times = Vec::new();
+            while started.elapsed() < SLICE {
+                let before = Instant::now();
+                cycle.run().await;
+                times.push(before.elapsed());
+                // A store that never waits must not keep the others from their turn.
+                tokio::task::yield_now().await;
+            }
+            times
+        };
+        let running: Vec<_> = cycles.into_iter().map(|cycle| tokio::spawn(run(cycle))).collect();
         for task in running {
             all.times.extend(task.await.expect("a task"));
         }
@@ -45,14 +57,13 @@ fn by_tasks(runtime: &Runtime, locks: &Locks, tasks: usize) -> Slice {
     all
 }
 
-fn one_by_one(runtime: &Runtime, locks: &Locks) -> Slice {
-    let lock = locks.lock("bench:one");
+pub(crate) fn one_by_one(runtime: &Runtime, cycle: &impl Cycle) -> Slice {
     runtime.block_on(async {
         let mut out = Slice::default();
         let started = Instant::now();
         while started.elapsed() < SLICE {
             let before = Instant::now();
-            lock.acquire().await.expect("the lock").release().await.expect("a release");
+            cycle.run().await;
             out.times.push(before.elapsed());
         }
         out.took = started.elapsed();
@@ -80,14 +91,15 @@ fn bare(runtime: &Runtime, socket: &mut Bare, scripts: &Scripts, tasks: usize) -
 pub(crate) fn redis(server: &Server, rounds: usize) {
     let runtime = runtime();
     let locks = runtime.block_on(Locks::connect(&server.url())).expect("a store");
+    let lock = locks.lock("bench:one");
     let mut socket = runtime.block_on(Bare::connect(server.addr()));
     let (ours, trivial) = (Scripts::ours(server.addr()), Scripts::trivial(server.addr()));
     let (mut one, mut one_trivial, mut many, mut many_trivial) = (vec![], vec![], vec![], vec![]);
     for _ in 0..rounds {
-        one.push((one_by_one(&runtime, &locks), bare(&runtime, &mut socket, &ours, 1)));
-        one_trivial.push((one_by_one(&runtime, &locks), bare(&runtime, &mut socket, &trivial, 1)));
-        many.push((by_tasks(&runtime, &locks, TASKS), bare(&runtime, &mut socket, &ours, TASKS)));
-        many_trivial.push((by_tasks(&runtime, &locks, TASKS), bare(&runtime, &mut socket, &trivial, TASKS)));
+        one.push((one_by_one(&runtime, &lock), bare(&runtime, &mut socket, &ours, 1)));
+        one_trivial.push((one_by_one(&runtime, &lock), bare(&runtime, &mut socket, &trivial, 1)));
+        many.push((by_tasks(&runtime, names(&locks)), bare(&runtime, &mut socket, &ours, TASKS)));
+        many_trivial.push((by_tasks(&runtime, names(&locks)), bare(&runtime, &mut socket, &trivial, TASKS)));
     }
     report_times("redis, one task: cycle / our scripts bare", Some(1.4), &one);
     report_times("redis, one task: cycle / trivial scripts bare", None, &one_trivial);
@@ -99,11 +111,12 @@ pub(crate) fn file(folder: &Path, rounds: usize) {
     let runtime = runtime();
     let url = format!("file://{}", folder.join("locks").display());
     let locks = runtime.block_on(Locks::connect(&url)).expect("a store");
+    let lock = locks.lock("bench:one");
     let path = folder.join("raw.lock");
     let (mut one, mut many) = (vec![], vec![]);
     for _ in 0..rounds {
-        one.push((one_by_one(&runtime, &locks), slice(|| raw::file_cycle(&path))));
-        many.push((by_tasks(&runtime, &locks, TASKS), slice(|| raw::file_cycle(&path))));
+        one.push((one_by_one(&runtime, &lock), slice(|| raw::file_cycle(&path))));
+        many.push((by_tasks(&runtime, names(&locks)), slice(|| raw::file_cycle(&path))));
     }
     report_times("file, one task: cycle / bare system calls", Some(4.0), &one);
     report_rates("file, 64 tasks: rate / bare system calls", None, &many);

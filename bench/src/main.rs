@@ -7,6 +7,7 @@
 
 mod cycle;
 mod raw;
+mod redlock;
 mod rounds;
 mod wake;
 
@@ -22,24 +23,42 @@ fn main() -> ExitCode {
         wake::play(role, arguments);
         return ExitCode::SUCCESS;
     }
-    let rounds = match words.as_slice() {
-        [] => 15,
-        [flag, count] if flag == "--rounds" && count.parse::<usize>().is_ok() => count.parse().unwrap_or(15),
-        _ => {
-            eprintln!(
-                "usage: fencepost-bench [--rounds N]\n\nStarts its own Redis server; N is 15 unless given."
-            );
-            return ExitCode::from(64);
-        }
+    let Some((rounds, parts)) = arguments(&words) else {
+        eprintln!(
+            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock]\n\nStarts its own Redis servers; N is 15 unless given."
+        );
+        return ExitCode::from(64);
     };
-    let server = Server::start();
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
     println!(
         "Fencepost beside its raw limit, {rounds} rounds in turns; the ratio is the median over rounds.\n"
     );
-    cycle::redis(&server, rounds);
-    wake::redis(&server, rounds);
-    cycle::file(folder.path(), rounds);
-    wake::file(folder.path(), rounds);
+    if wanted("redis") {
+        let server = Server::start();
+        cycle::redis(&server, rounds);
+        wake::redis(&server, rounds);
+    }
+    if wanted("file") {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        cycle::file(folder.path(), rounds);
+        wake::file(folder.path(), rounds);
+    }
+    if wanted("redlock") {
+        redlock::run(rounds);
+    }
     ExitCode::SUCCESS
+}
+
+/// How many rounds, and which parts; none means all.
+fn arguments(words: &[String]) -> Option<(usize, Vec<&str>)> {
+    let (mut rounds, mut parts) = (15, Vec::new());
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        match word {
+            "--rounds" => rounds = words.next()?.parse().ok()?,
+            "redis" | "file" | "redlock" => parts.push(word),
+            _ => return None,
+        }
+    }
+    Some((rounds, parts))
 }

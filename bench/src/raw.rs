@@ -17,7 +17,7 @@ const TRIVIAL_ACQUIRE: &str = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 
 const TRIVIAL_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-fn command(out: &mut Vec<u8>, words: &[&str]) {
+pub(crate) fn command(out: &mut Vec<u8>, words: &[&str]) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
         out.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
@@ -71,7 +71,8 @@ impl Scripts {
     }
 }
 
-fn load(addr: SocketAddr, script: &str) -> String {
+/// Loads a script and returns its hash.
+pub(crate) fn load(addr: SocketAddr, script: &str) -> String {
     let mut stream = TcpStream::connect(addr).expect("the server");
     let mut out = Vec::new();
     command(&mut out, &["SCRIPT", "LOAD", script]);

@@ -77,3 +77,9 @@ fn print(what: &str, ours: &str, raw: &str, ratios: Vec<f64>, goal: Option<Strin
     let goal = goal.map(|goal| format!("   goal: {goal}")).unwrap_or_default();
     println!("{what:<46} {:>5.2}   ({low:.2} to {high:.2})   {ours} beside {raw}{goal}", middle(ratios));
 }
+
+/// Prints one figure that is no comparison of slices.
+pub(crate) fn report_number(what: &str, number: f64, detail: &str, goal: Option<&str>) {
+    let goal = goal.map(|goal| format!("   goal: {goal}")).unwrap_or_default();
+    println!("{what:<46} {number:>5.2}   {detail}{goal}");
+}

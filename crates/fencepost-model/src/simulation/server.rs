@@ -78,8 +78,9 @@ impl Server {
         match request {
             Request::Greet => Ok((self.greet(clock, plan, rules, sights)?, None)),
             Request::Acquire { lock, ask, entry } => {
-                let vote =
-                    self.node.acquire(clock, &keys[*lock], &full(ask, ttl, plan.bound), entry.as_deref())?;
+                // Any attempt of a waiter may be a later one.
+                let entry = entry.as_deref().map(|entry| (entry, true));
+                let vote = self.node.acquire(clock, &keys[*lock], &full(ask, ttl, plan.bound), entry)?;
                 see_vote(&vote, sights);
                 Ok((Reply::Vote(vote), None))
             }

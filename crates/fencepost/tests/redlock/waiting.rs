@@ -104,3 +104,40 @@ async fn a_waiter_outlives_a_node_that_dies_and_the_holders_release() {
     guard.release().await.unwrap();
     bounded("the waiter has it", waiter).await.unwrap().release().await.unwrap();
 }
+
+/// Gives the lock to a client that is none of ours, on some nodes.
+fn foreign(fleet: &Fleet, nodes: std::ops::Range<usize>) {
+    for node in nodes {
+        fleet[node].cli(&["SET", "lock:a", "somebody else's"]);
+    }
+}
+
+fn queues(fleet: &Fleet) -> usize {
+    (0..fleet.len()).filter(|&node| !queue(fleet, node).is_empty()).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_leaves_the_queues_of_the_nodes_that_denied_the_attempt_that_won() {
+    let fleet = declared(5, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    foreign(&fleet, 3..5);
+    let guard = take(&locks).await;
+    until("both have queued it", async || queues(&fleet) == 2).await;
+    guard.release().await.unwrap();
+    until("both have forgotten it", async || queues(&fleet) == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_leaves_all_queues_when_a_later_attempt_wins() {
+    let fleet = declared(5, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    foreign(&fleet, 0..5);
+    let waiter = wait(&locks);
+    queued(&fleet, 1).await;
+    for node in fleet.iter() {
+        node.cli(&["DEL", "lock:a"]);
+    }
+    let guard = bounded("it gets the lock", waiter).await.unwrap();
+    until("all have forgotten it", async || queues(&fleet) == 0).await;
+    guard.release().await.unwrap();
+}

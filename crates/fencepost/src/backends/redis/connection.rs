@@ -101,7 +101,7 @@ impl Connection {
         words: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Result<Reply, String> {
         let (sender, reply) = oneshot::channel();
-        self.put(words, Some(Waiting::Receiver(sender)))?;
+        self.put(words.len(), words, Some(Waiting::Receiver(sender)))?;
         Ok(reply)
     }
 
@@ -110,25 +110,28 @@ impl Connection {
         self.send(words.iter().map(|word| word.as_bytes()))
     }
 
-    /// Puts a command into the buffer, sent at `sent`. `call` is called with the reply, without any detour: so that
+    /// Puts a command into the buffer, sent at `sent`; its words come in parts. `call` is called with the reply, without any detour: so that
     /// many replies can come to one decision, and only that wakes somebody. Not called if this fails.
     pub(in crate::backends) fn send_calling(
         &self,
-        words: &[&str],
+        parts: &[&[&str]],
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        self.put(words.iter().map(|word| word.as_bytes()), Some(Waiting::Call { sent, call }))
+        let count = parts.iter().map(|part| part.len()).sum();
+        let words = parts.iter().flat_map(|part| part.iter()).map(|word| word.as_bytes());
+        self.put(count, words, Some(Waiting::Call { sent, call }))
     }
 
     /// Puts a command into the buffer that is answered by a push alone.
     pub(in crate::backends) fn send_unanswered(&self, words: &[&str]) -> Result<(), String> {
-        self.put(words.iter().map(|word| word.as_bytes()), None)
+        self.put(words.len(), words.iter().map(|word| word.as_bytes()), None)
     }
 
     fn put<'a>(
         &self,
-        words: impl ExactSizeIterator<Item = &'a [u8]>,
+        count: usize,
+        words: impl Iterator<Item = &'a [u8]>,
         answer_to: Option<Waiting>,
     ) -> Result<(), String> {
         let mut shared = lock(&self.shared);
@@ -138,7 +141,7 @@ impl Connection {
         if shared.unanswered.len() >= MAX_UNANSWERED {
             return Err(format!("{MAX_UNANSWERED} requests are unanswered"));
         }
-        resp::encode(&mut shared.outgoing, words);
+        resp::encode(&mut shared.outgoing, count, words);
         shared.unanswered.extend(answer_to);
         // One wake-up is enough for all that gathers until the driver runs.
         let woken = std::mem::replace(&mut shared.woken, true);
@@ -156,14 +159,17 @@ impl Connection {
         shared.ended.is_none() && !shared.suspect
     }
 
-    /// How many requests are unanswered, and since when the first of them is, if it told.
-    pub(in crate::backends) fn backlog(&self) -> (usize, Option<Moment>) {
+    /// How many requests are unanswered, and since when the first of them is, if it told; `None` if it has ended.
+    pub(in crate::backends) fn backlog(&self) -> Option<(usize, Option<Moment>)> {
         let shared = lock(&self.shared);
+        if shared.ended.is_some() {
+            return None;
+        }
         let oldest = match shared.unanswered.front() {
             Some(Waiting::Call { sent, .. }) => Some(*sent),
             _ => None,
         };
-        (shared.unanswered.len(), oldest)
+        Some((shared.unanswered.len(), oldest))
     }
 
     /// Whether it has ended.

@@ -59,9 +59,13 @@ impl fmt::Debug for Value {
 #[error("the server does not speak the Redis protocol: {0}")]
 pub(in crate::backends) struct Garbled(&'static str);
 
-/// Appends one command.
-pub(in crate::backends) fn encode<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
-    header(out, b'*', words.len());
+/// Appends one command of `count` words.
+pub(in crate::backends) fn encode<'a>(
+    out: &mut Vec<u8>,
+    count: usize,
+    words: impl Iterator<Item = &'a [u8]>,
+) {
+    header(out, b'*', count);
     for word in words {
         header(out, b'$', word.len());
         out.extend_from_slice(word);
@@ -224,7 +228,7 @@ mod tests {
     #[test]
     fn a_command_is_an_array_of_bulk_strings() {
         let mut out = Vec::new();
-        encode(&mut out, [&b"GET"[..], b"lock:1234567890"].into_iter());
+        encode(&mut out, 2, [&b"GET"[..], b"lock:1234567890"].into_iter());
         assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$15\r\nlock:1234567890\r\n");
     }
 

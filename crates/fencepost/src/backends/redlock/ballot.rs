@@ -26,7 +26,7 @@ pub(super) struct Ballot {
     pub(super) sent: Moment,
     /// When a node shall not take the request any more.
     pub(super) give_up_at: Moment,
-    proposal: u64,
+    proposal: String,
     state: Mutex<State>,
     decided: Notify,
 }
@@ -35,7 +35,8 @@ struct State {
     attempt: Attempt<Moment>,
     /// The connections that the nodes were asked over.
     links: Vec<Option<Arc<Link>>>,
-    verdicts: Vec<Verdict>,
+    /// What the nodes said, or why they could not be asked; `None` as long as nothing is known.
+    verdicts: Vec<Option<Verdict>>,
     denials: Vec<Denial>,
     /// To be asked as soon as they are connected.
     expected: Nodes,
@@ -45,6 +46,12 @@ struct State {
     /// The attempt's time was over before it was decided.
     timed_out: bool,
     outcome: Option<Outcome>,
+}
+
+impl State {
+    fn verdicts(&self) -> Vec<Verdict> {
+        self.verdicts.iter().map(|verdict| verdict.clone().unwrap_or_else(late)).collect()
+    }
 }
 
 /// A node's answer that its key is somebody else's.
@@ -133,7 +140,7 @@ impl Ballot {
         let state = State {
             attempt,
             links: vec![None; n],
-            verdicts: vec![late(); n],
+            verdicts: vec![None; n],
             denials: Vec::new(),
             expected: Nodes::default(),
             round_trip: Duration::ZERO,
@@ -147,7 +154,7 @@ impl Ballot {
             paper,
             sent,
             give_up_at: sent.plus(timeout).min(until),
-            proposal: times.get(times.len() / 2).copied().unwrap_or(0).max(hint),
+            proposal: times.get(times.len() / 2).copied().unwrap_or(0).max(hint).to_string(),
             state: Mutex::new(state),
             decided: Notify::new(),
         });
@@ -285,7 +292,7 @@ impl Ballot {
                 None
             }
             Reach::Down(verdict) => {
-                state.verdicts[node] = verdict;
+                state.verdicts[node] = Some(verdict);
                 Some(Answer::Silent)
             }
             Reach::Up(link) => match self.fleet.put(self, &link) {
@@ -294,7 +301,7 @@ impl Ballot {
                     None
                 }
                 Err(why) => {
-                    state.verdicts[node] = Verdict::Unreachable { why };
+                    state.verdicts[node] = Some(Verdict::Unreachable { why });
                     Some(Answer::Silent)
                 }
             },
@@ -323,9 +330,15 @@ impl Ballot {
         self.act(&mut state, step);
     }
 
-    /// The connections over which nodes were asked, by node.
-    pub(super) fn links(&self) -> Vec<Option<Arc<Link>>> {
-        lock(&self.state).links.clone()
+    /// The connections over which nodes were asked.
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.state).links.iter().flatten().cloned().collect()
+    }
+
+    /// The nodes that have not granted, or not yet.
+    pub(super) fn not_granted(&self) -> Nodes {
+        let granted = lock(&self.state).attempt.granted();
+        (0..self.fleet.len()).filter(|&node| !granted.contains(node)).collect()
     }
 
     pub(super) fn failure(&self) -> Failure {
@@ -339,14 +352,14 @@ impl Ballot {
             gated: state.attempt.gate.is_some(),
             silent: silent.saturating_sub(open),
             open,
-            verdicts: state.verdicts.clone(),
+            verdicts: state.verdicts(),
             round_trip: state.round_trip,
         }
     }
 
     /// Why no majority could vote.
     pub(super) fn no_majority(&self) -> Error {
-        self.fleet.no_majority(lock(&self.state).verdicts.clone())
+        self.fleet.no_majority(lock(&self.state).verdicts())
     }
 
     /// Sends something while the attempt is not decided. Whoever gives it back has decided it before.
@@ -374,8 +387,8 @@ impl Question for Ballot {
         if sent >= self.give_up_at {
             return Err("its time is over".to_owned());
         }
-        let (proposal, not_after) = (self.proposal.to_string(), self.not_after(link, sent));
-        self.paper.send(link, &self.fleet.config, &proposal, &not_after, sent, call)
+        let not_after = self.not_after(link, sent);
+        self.paper.send(link, &self.fleet.config, &self.proposal, &not_after, sent, call)
     }
 
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
@@ -384,16 +397,20 @@ impl Question for Ballot {
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {
         match heard {
-            Heard::Not(verdict) => self.note(node, Answer::Silent, |state| state.verdicts[node] = verdict),
+            Heard::Not(verdict) => {
+                self.note(node, Answer::Silent, |state| state.verdicts[node] = Some(verdict))
+            }
             Heard::Reply(Value::Int(value)) => {
                 let value = u64::try_from(value).unwrap_or(0);
-                self.note(node, Answer::Granted(value), |state| state.verdicts[node] = Verdict::Granted);
+                self.note(node, Answer::Granted(value), |state| {
+                    state.verdicts[node] = Some(Verdict::Granted)
+                });
             }
             Heard::Reply(reply) => {
                 let denial = denial(&reply);
                 let by = self.paper.holder(&denial).to_string();
                 self.note(node, Answer::Denied, |state| {
-                    state.verdicts[node] = Verdict::Held { by };
+                    state.verdicts[node] = Some(Verdict::Held { by });
                     state.denials.push(denial);
                 });
             }
@@ -401,8 +418,8 @@ impl Question for Ballot {
     }
 }
 
-fn voted(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Granted | Verdict::Held { .. })
+fn voted(verdict: &Option<Verdict>) -> bool {
+    matches!(verdict, Some(Verdict::Granted | Verdict::Held { .. }))
 }
 
 /// What a node said of the holder. A key of another type is a foreign client's, of whom nothing is known.
@@ -432,8 +449,8 @@ impl Question for Confirmation {
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
         let ballot = &self.ballot;
         let (paper, config) = (&ballot.paper, &ballot.fleet.config);
-        let (node_key, token) = (config.node_key(), self.token.to_string());
-        let keys = [node_key.as_str(), &paper.keys.lock, &paper.keys.counter];
+        let token = self.token.to_string();
+        let keys = [config.node_key.as_str(), &paper.keys.lock, &paper.keys.counter];
         let not_after = ballot.not_after(link, sent);
         let arguments = [&*link.votes, &not_after, "confirm", &paper.value, &paper.px, &token];
         link.eval(Script::Hold, &keys, &arguments, sent, call)
@@ -451,7 +468,8 @@ impl Question for Confirmation {
         let answer = if confirmed { Answer::Confirmed(self.token) } else { Answer::Refused(self.token) };
         self.ballot.note(node, answer, |state| {
             if !confirmed {
-                state.verdicts[node] = Verdict::Held { by: "another attempt since".to_owned() };
+                let by = "another attempt since".to_owned();
+                state.verdicts[node] = Some(Verdict::Held { by });
             }
         });
     }

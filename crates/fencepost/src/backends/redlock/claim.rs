@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use super::ballot::{Ballot, Failure, Outcome};
 use super::contest::{Contest, Standing};
-use super::farewell::{Farewell, Parting};
+use super::farewell::{Entry, Farewell, Parting};
 use super::fleet::Line;
 use super::hold::Held;
 use super::keys::Keys;
 use super::paper::{Kind, Paper};
+use super::quorum::{Nodes, majority};
 use super::{Store, milliseconds, revocation};
 use crate::backend::{Attempt, Grant, Request};
 use crate::backends::redis::inbox::LetterBox;
@@ -33,6 +34,8 @@ pub(super) struct Claim<'a> {
     hint: u64,
     /// For waiters: where hints come in, and the entry in the queues that brings them.
     queued: Option<(LetterBox, Arc<str>)>,
+    /// An attempt has failed, and may have left the entry in queues.
+    again: bool,
     current: Option<Current>,
 }
 
@@ -48,7 +51,17 @@ impl<'a> Claim<'a> {
         store.warm_up();
         let keys = Arc::new(Keys::new(&store.fleet.config.prefix, request.name.as_str()));
         let line = store.fleet.line();
-        Self { store, request, keys, line, contest: Contest::default(), hint: 0, queued: None, current: None }
+        Self {
+            store,
+            request,
+            keys,
+            line,
+            contest: Contest::default(),
+            hint: 0,
+            queued: None,
+            again: false,
+            current: None,
+        }
     }
 
     /// Tries until the lock is ours or certainly somebody else's: two callers who meet must not both be sent away.
@@ -124,7 +137,7 @@ impl<'a> Claim<'a> {
             }
         }
         let error = fleet.no_majority(failure.verdicts);
-        let missing = super::quorum::majority(fleet.len()).saturating_sub(fleet.len() - failure.silent);
+        let missing = majority(fleet.len()).saturating_sub(fleet.len() - failure.silent);
         if waiting < missing {
             return Err(error);
         }
@@ -153,7 +166,7 @@ impl<'a> Claim<'a> {
             value: record::value(owner, &self.line.channel, &request.note).into(),
             ttl: request.ttl,
             px: milliseconds(store.fleet.config.key_life(request.ttl)),
-            kind: Kind::Lock { entry },
+            kind: Kind::Lock { entry, again: self.again },
         };
         let manner = self.contest.manner();
         let ballot = Ballot::cast(&store.fleet, &self.line, paper, manner, self.hint, self.timeout());
@@ -161,6 +174,7 @@ impl<'a> Claim<'a> {
         match ballot.decision().await {
             Outcome::Won { token } => self.won(token).map(Ok),
             Outcome::Failed => {
+                self.again = true;
                 if let Some(current) = self.current.take() {
                     self.undo(&current.ballot, None);
                 }
@@ -193,7 +207,9 @@ impl<'a> Claim<'a> {
                 source: "this attempt has ended".into(),
             });
         };
-        let entry = self.queued.take().map(|(_, entry)| entry);
+        // A node that granted the first attempt was never asked to queue anybody.
+        let nodes = if self.again { Nodes::all(store.fleet.len()) } else { ballot.not_granted() };
+        let entry = self.queued.take().map(|(_, text)| Entry { text, nodes });
         let hold = Held::new(store, &ballot, owner, token, letters, self.line.clone(), entry);
         Ok(Grant {
             owner,
@@ -211,6 +227,7 @@ impl<'a> Claim<'a> {
     }
 
     fn undo(&self, ballot: &Ballot, entry: Option<Arc<str>>) {
+        let entry = entry.map(|text| Entry { text, nodes: Nodes::all(self.store.fleet.len()) });
         let life = self.store.fleet.config.key_life(self.request.ttl);
         let parting = Parting {
             keys: self.keys.clone(),
@@ -220,8 +237,7 @@ impl<'a> Claim<'a> {
             settled_at: ballot.give_up_at,
             over_at: ballot.give_up_at.plus(life),
         };
-        let links: Vec<Vec<_>> = ballot.links().into_iter().map(|link| link.into_iter().collect()).collect();
-        Farewell::say(&self.store.fleet, &self.store.keeper, parting, &links);
+        Farewell::say(&self.store.fleet, &self.store.keeper, parting, &ballot.links());
     }
 }
 

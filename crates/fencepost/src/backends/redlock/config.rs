@@ -34,6 +34,10 @@ pub(super) struct Config {
     stretch: f64,
     /// Fingerprint of the deployment: how many nodes, and which.
     pub(super) members: String,
+    /// The key that says whether a node votes: a name that no lock can have.
+    pub(super) node_key: String,
+    /// How far a proposal may be from a node's clock, in microseconds, as the scripts take it.
+    pub(super) bound_us: String,
 }
 
 impl Config {
@@ -61,7 +65,18 @@ impl Config {
         let nodes = Self::nodes(&mut url)?;
         let members = members(&nodes, deployment.as_deref())?;
         let (prefix, timeout) = (nodes[0].prefix.clone(), nodes[0].timeout);
-        Ok(Self { label, nodes, prefix, timeout, max_ttl, quarantine, stretch: drift - LEAST_DRIFT, members })
+        Ok(Self {
+            label,
+            nodes,
+            node_key: format!("{{{prefix}fencepost}}:node"),
+            bound_us: bound(quarantine).as_micros().to_string(),
+            prefix,
+            timeout,
+            max_ttl,
+            quarantine,
+            stretch: drift - LEAST_DRIFT,
+            members,
+        })
     }
 
     /// What the URL says of each node, in the terms of a single server's URL.
@@ -98,11 +113,6 @@ impl Config {
             nodes.push(node);
         }
         Ok(nodes)
-    }
-
-    /// The key that says whether a node votes: a name that no lock can have.
-    pub(super) fn node_key(&self) -> String {
-        format!("{{{}fencepost}}:node", self.prefix)
     }
 
     /// Why a node does not vote, by its node key `said`; `None` if a greeting may change that. `votes` is what the key
@@ -144,12 +154,6 @@ impl Config {
         ttl + ttl.mul_f64(self.stretch)
     }
 
-    /// How far a proposal may be from a node's clock. After a loss of data, tokens stay in order as long as the clocks of
-    /// the servers are right within `(quarantine - 2 * bound) / 2`.
-    pub(super) fn bound(&self) -> Duration {
-        (self.quarantine / 6).min(MOST_BOUND)
-    }
-
     /// Refuses a ttl that a quarantine would not outlast.
     pub(super) fn check_ttl(&self, ttl: Duration) -> Result<()> {
         if ttl <= self.max_ttl {
@@ -173,6 +177,12 @@ fn difference(what: &str, theirs: &str, ours: &str) -> String {
         "members" => format!("of {} other nodes", theirs.split('-').next().unwrap_or("?")),
         what => format!("{what} {} instead of {}", span(theirs), span(ours)),
     }
+}
+
+/// How far a proposal may be from a node's clock. After a loss of data, tokens stay in order as long as the clocks of
+/// the servers are right within `(quarantine - 2 * bound) / 2`.
+fn bound(quarantine: Duration) -> Duration {
+    (quarantine / 6).min(MOST_BOUND)
 }
 
 fn drift(text: Option<String>) -> Result<f64> {
@@ -265,9 +275,9 @@ mod tests {
         let config = parse("redlock://a,b,c").unwrap();
         assert_eq!(config.max_ttl, DEFAULT_MAX_TTL);
         assert_eq!(config.quarantine, Duration::from_millis(61_600));
-        assert_eq!(config.bound(), MOST_BOUND);
+        assert_eq!(config.bound_us, "5000000");
         let config = parse("redlock://a,b,c?max_ttl=1s&quarantine=3s").unwrap();
-        assert_eq!(config.bound(), Duration::from_millis(500));
+        assert_eq!(config.bound_us, "500000");
         assert!(config.check_ttl(Duration::from_secs(1)).is_ok());
         assert!(config.check_ttl(Duration::from_millis(1001)).is_err());
         let config = parse("redlock://a,b,c?drift=0.11&max_ttl=10s").unwrap();

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::fleet::{Fleet, Heard, Question, Reach, late};
 use super::keys::Keys;
 use super::node::{Link, Script};
-use super::quorum::majority;
+use super::quorum::{Nodes, majority};
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::resp::Value;
@@ -28,11 +28,19 @@ pub(super) struct Parting {
     /// Tell the next waiter. Not after an attempt that came to nothing: nobody can use that.
     pub(super) wake: bool,
     /// A waiter's entry that leaves the queue, too.
-    pub(super) entry: Option<Arc<str>>,
+    pub(super) entry: Option<Entry>,
     /// After this, no node takes what was sent before.
     pub(super) settled_at: Moment,
     /// After this, every node has forgotten it by itself.
     pub(super) over_at: Moment,
+}
+
+/// A waiter's entry in the queues.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) text: Arc<str>,
+    /// The nodes that may have it.
+    pub(super) nodes: Nodes,
 }
 
 pub(super) struct Farewell {
@@ -66,15 +74,18 @@ enum Answer {
 }
 
 impl Farewell {
-    /// Sends it over the given connections, by node; a node may have several. Never waits.
+    /// Sends it over the given connections; a node may have several. Never waits.
     pub(super) fn say(
         fleet: &Arc<Fleet>,
         keeper: &Arc<Keeper>,
         parting: Parting,
-        links: &[Vec<Arc<Link>>],
+        links: &[Arc<Link>],
     ) -> Arc<Self> {
-        let known = |links: &Vec<_>| Known { open: links.len(), ..Known::default() };
-        let state = Mutex::new(State(links.iter().map(known).collect()));
+        let mut known = vec![Known::default(); fleet.len()];
+        for link in links {
+            known[link.node.index].open += 1;
+        }
+        let state = Mutex::new(State(known));
         let farewell = Arc::new(Self {
             fleet: fleet.clone(),
             keeper: keeper.clone(),
@@ -82,11 +93,9 @@ impl Farewell {
             state,
             decided: Notify::new(),
         });
-        for (node, links) in links.iter().enumerate() {
-            for link in links {
-                if let Err(why) = fleet.put(&farewell, link) {
-                    farewell.clone().hear(node, Heard::Not(Verdict::Unreachable { why }));
-                }
+        for link in links {
+            if let Err(why) = fleet.put(&farewell, link) {
+                farewell.clone().hear(link.node.index, Heard::Not(Verdict::Unreachable { why }));
             }
         }
         farewell
@@ -179,9 +188,12 @@ impl Parting {
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
         let keys = [&*self.keys.lock, &self.keys.queue];
         let wake = if self.wake { "wake" } else { "quiet" };
-        let arguments = [&*self.value, wake, self.entry.as_deref().unwrap_or_default()];
-        let count = if self.entry.is_some() { 3 } else { 2 };
-        link.eval(Script::Release, &keys, &arguments[..count], sent, call)
+        match &self.entry {
+            Some(entry) if entry.nodes.contains(link.node.index) => {
+                link.eval(Script::Release, &keys, &[&*self.value, wake, &entry.text], sent, call)
+            }
+            _ => link.eval(Script::Release, &keys, &[&*self.value, wake], sent, call),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::ballot::Ballot;
 use super::claim::valid_until;
-use super::farewell::{Farewell, Parting};
+use super::farewell::{Entry, Farewell, Parting};
 use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::keys::Keys;
 use super::node::{Link, Script};
@@ -37,7 +37,7 @@ pub(super) struct Held {
     keys: Arc<Keys>,
     value: Arc<str>,
     /// The entry in the queues by which it was waited for.
-    entry: Option<Arc<str>>,
+    entry: Option<Entry>,
     trace: Arc<Trace>,
     /// Open for revocations while the lock is held, on the channel that the value names.
     _letters: LetterBox,
@@ -50,8 +50,8 @@ pub(super) struct Trace(Mutex<Sent>);
 
 #[derive(Debug)]
 struct Sent {
-    /// By node: over which connections it was asked for something that makes or keeps the lock.
-    links: Vec<Vec<Arc<Link>>>,
+    /// The connections over which nodes were asked for something that makes or keeps the lock.
+    links: Vec<Arc<Link>>,
     /// The end of the term that is valid now. No extension may begin to count after it.
     until: Moment,
     /// When a node acts on the last request at the latest, and when it has forgotten it.
@@ -64,23 +64,16 @@ struct Sent {
 impl Sent {
     /// Notes that a request is being sent over a link.
     fn over(&mut self, link: &Arc<Link>, sent: Moment) {
-        let links = &mut self.links[link.node.index];
         // What an ended one carried cannot arrive any more.
-        links.retain(|other| !other.has_ended() || sent <= self.settled_at);
-        if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
-            links.push(link.clone());
+        self.links.retain(|other| !other.has_ended() || sent <= self.settled_at);
+        if !self.links.iter().any(|other| Arc::ptr_eq(other, link)) {
+            self.links.push(link.clone());
         }
     }
 }
 
 impl Trace {
-    pub(super) fn new(
-        links: Vec<Option<Arc<Link>>>,
-        until: Moment,
-        settled_at: Moment,
-        over_at: Moment,
-    ) -> Self {
-        let links = links.into_iter().map(|link| link.into_iter().collect()).collect();
+    pub(super) fn new(links: Vec<Arc<Link>>, until: Moment, settled_at: Moment, over_at: Moment) -> Self {
         Self(Mutex::new(Sent { links, until, settled_at, over_at, given_back: false }))
     }
 
@@ -99,7 +92,7 @@ impl Held {
         token: FencingToken,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Arc<str>>,
+        entry: Option<Entry>,
     ) -> Self {
         let (paper, life) = (&ballot.paper, store.fleet.config.key_life(ballot.paper.ttl));
         let over_at = ballot.give_up_at.plus(life);
@@ -128,7 +121,7 @@ impl Held {
         trace: Trace,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Arc<str>>,
+        entry: Option<Entry>,
     ) -> Self {
         Self {
             fleet: store.fleet.clone(),
@@ -314,9 +307,9 @@ impl Question for Batch {
         // No later than the end of the validity, so by the earliest that the node's clock can show.
         let left = u64::try_from(self.until.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time_at_least(sent).saturating_add(left).to_string();
-        let node_key = self.fleet.config.node_key();
+        let node_key = self.fleet.config.node_key.as_str();
         let mut keys = Vec::with_capacity(1 + 2 * self.locks.len());
-        keys.push(node_key.as_str());
+        keys.push(node_key);
         let mut arguments = Vec::with_capacity(3 + 3 * self.locks.len());
         arguments.extend([link.votes.as_str(), &not_after, "extend"]);
         for one in &self.locks {

@@ -34,11 +34,11 @@ use async_trait::async_trait;
 
 use self::claim::Claim;
 use self::config::Config;
-use self::farewell::{Farewell, Parting};
+use self::farewell::{Entry, Farewell, Parting};
 use self::fleet::{Fleet, Line, Reach};
 use self::hold::Renewals;
 use self::keys::Keys;
-use self::quorum::majority;
+use self::quorum::{Nodes, majority};
 use super::redis::milliseconds;
 use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;
@@ -104,16 +104,16 @@ impl Store {
     fn leave(&self, line: &Arc<Line>, keys: Arc<Keys>, entry: Arc<str>) {
         let now = self.fleet.clock.now();
         let link = |node| match self.fleet.reach(line, node, now, false) {
-            Reach::Up(link) => vec![link],
-            _ => Vec::new(),
+            Reach::Up(link) => Some(link),
+            _ => None,
         };
-        let links: Vec<_> = (0..self.fleet.len()).map(link).collect();
+        let links: Vec<_> = (0..self.fleet.len()).filter_map(link).collect();
         // Gives back a lock that nobody has: only the entry goes.
         let parting = Parting {
             keys,
             value: "".into(),
             wake: false,
-            entry: Some(entry),
+            entry: Some(Entry { text: entry, nodes: Nodes::all(self.fleet.len()) }),
             settled_at: now,
             over_at: now,
         };

@@ -68,6 +68,12 @@ impl Known {
     }
 }
 
+fn same_server(twin: &str) -> String {
+    format!(
+        "is the same server as {twin}; every node must be a server of its own, best on a machine of its own"
+    )
+}
+
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
@@ -124,10 +130,11 @@ impl Node {
 
     /// Why the node's votes do not count, whatever it says.
     pub(super) fn objection(&self, now: Moment) -> Option<Verdict> {
-        if let Some(why) = self.twin() {
-            return Some(Verdict::Refused { why });
+        let known = lock(&self.known);
+        if let Some(twin) = &known.twin {
+            return Some(Verdict::Refused { why: same_server(twin) });
         }
-        let left = lock(&self.known).distrusted_until?.since(now);
+        let left = known.distrusted_until?.since(now);
         (!left.is_zero()).then(|| Verdict::Quarantined { left, why: "its clock has leapt".to_owned() })
     }
 
@@ -137,10 +144,7 @@ impl Node {
 
     /// What is wrong if the same server is in the list under another name, too.
     pub(super) fn twin(&self) -> Option<String> {
-        let known = lock(&self.known);
-        known.twin.as_ref().map(|twin| {
-            format!("is the same server as {twin}; every node must be a server of its own, best on a machine of its own")
-        })
+        lock(&self.known).twin.as_deref().map(same_server)
     }
 
     /// Notes which other node, if any, is the same server.
@@ -161,8 +165,7 @@ impl Node {
         let sent = clock.now();
         let [max_ttl, quarantine] =
             [config.max_ttl, config.quarantine].map(|span| span.as_millis().to_string());
-        let key = config.node_key();
-        let greet = ["EVAL", GREET, "1", &key, &max_ttl, &quarantine, &config.members, mode];
+        let greet = ["EVAL", GREET, "1", &config.node_key, &max_ttl, &quarantine, &config.members, mode];
         let greeting = self.dial.greet(&connection, channel, &SCRIPTS, &greet).await?;
         let Some((run, said, time)) = greeted(&greeting.last) else {
             return Err(Error::Backend {
@@ -207,26 +210,22 @@ impl Link {
         call: Call,
     ) -> Result<(), String> {
         let count = keys.len().to_string();
-        let mut words = Vec::with_capacity(3 + keys.len() + arguments.len());
-        words.extend_from_slice(&["EVALSHA", &self.scripts[script as usize], &count]);
-        words.extend_from_slice(keys);
-        words.extend_from_slice(arguments);
-        self.connection.send_calling(&words, sent, call)
+        let head = ["EVALSHA", &self.scripts[script as usize], &count];
+        self.connection.send_calling(&[&head, keys, arguments], sent, call)
     }
 
     /// Loads a script again that the server has forgotten.
     pub(super) fn load(&self, script: Script, sent: Moment) {
         let words = ["SCRIPT", "LOAD", SCRIPTS[script as usize]];
-        let _ = self.connection.send_calling(&words, sent, Box::new(drop));
+        let _ = self.connection.send_calling(&[&words], sent, Box::new(drop));
     }
 
     /// Greets the node again: its node key is gone, or its quarantine is over.
     pub(super) fn greet(&self, config: &Config, sent: Moment) {
         let [max_ttl, quarantine] =
             [config.max_ttl, config.quarantine].map(|span| span.as_millis().to_string());
-        let key = config.node_key();
-        let words = ["EVAL", GREET, "1", &key, &max_ttl, &quarantine, &config.members, "meet"];
-        let _ = self.connection.send_calling(&words, sent, Box::new(drop));
+        let words = ["EVAL", GREET, "1", &config.node_key, &max_ttl, &quarantine, &config.members, "meet"];
+        let _ = self.connection.send_calling(&[&words], sent, Box::new(drop));
     }
 
     /// Sends a plain command.
@@ -248,10 +247,7 @@ impl Link {
 
     /// Whether a request has a chance over this connection.
     pub(super) fn condition(&self, now: Moment, timeout: Duration) -> Condition {
-        if self.connection.has_ended() {
-            return Condition::Ended;
-        }
-        let (unanswered, oldest) = self.connection.backlog();
+        let Some((unanswered, oldest)) = self.connection.backlog() else { return Condition::Ended };
         if oldest.is_some_and(|sent| now.since(sent) > timeout) {
             return Condition::Stuck;
         }

@@ -182,9 +182,9 @@ fn ask(
 async fn look(store: &Store, links: &[Result<Arc<Link>, Verdict>], names: &[Name]) -> Result<Look> {
     let keys: Vec<_> =
         names.iter().map(|name| Keys::new(&store.fleet.config.prefix, name.as_str())).collect();
-    let node_key = store.fleet.config.node_key();
+    let node_key = store.fleet.config.node_key.as_str();
     let mut commands: Vec<[&str; 2]> = Vec::with_capacity(1 + names.len() * 3);
-    commands.push(["GET", &node_key]);
+    commands.push(["GET", node_key]);
     for keys in &keys {
         commands.extend([["GET", &keys.lock], ["PTTL", &keys.lock], ["GET", &keys.counter]]);
     }
@@ -332,6 +332,5 @@ fn finish(store: &Store, ballot: &Ballot) -> Arc<Farewell> {
         settled_at: ballot.give_up_at,
         over_at: ballot.give_up_at.plus(ballot.paper.ttl),
     };
-    let links: Vec<Vec<_>> = ballot.links().into_iter().map(|link| link.into_iter().collect()).collect();
-    Farewell::say(&store.fleet, &store.keeper, parting, &links)
+    Farewell::say(&store.fleet, &store.keeper, parting, &ballot.links())
 }

@@ -28,8 +28,9 @@ pub(super) struct Paper {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// A new holder. With an entry for the queue, it is woken when the lock is released.
-    Lock { entry: Option<Arc<str>> },
+    /// A new holder. With an entry for the queue, it is woken when the lock is released; `again` if an earlier
+    /// attempt may have put it there.
+    Lock { entry: Option<Arc<str>>, again: bool },
     /// Takes the lock away from whoever has the value `seen`, and tells it.
     Revoke { seen: String, channel: String, message: String },
 }
@@ -44,21 +45,21 @@ impl Paper {
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let (node_key, bound) = (config.node_key(), config.bound().as_micros().to_string());
-        let keys = [&*node_key, &self.keys.lock, &self.keys.counter, &self.keys.queue];
-        let votes = link.votes.as_str();
+        let keys = [&*config.node_key, &self.keys.lock, &self.keys.counter, &self.keys.queue];
+        let (votes, bound) = (link.votes.as_str(), config.bound_us.as_str());
         match &self.kind {
-            Kind::Lock { entry: None } => {
-                let arguments = [votes, not_after, &self.value, &self.px, proposal, &bound];
+            Kind::Lock { entry: None, .. } => {
+                let arguments = [votes, not_after, &self.value, &self.px, proposal, bound];
                 link.eval(Script::Acquire, &keys[..3], &arguments, sent, call)
             }
-            Kind::Lock { entry: Some(entry) } => {
-                let arguments = [votes, not_after, &self.value, &self.px, proposal, &bound, entry];
-                link.eval(Script::Acquire, &keys, &arguments, sent, call)
+            Kind::Lock { entry: Some(entry), again } => {
+                let arguments = [votes, not_after, &self.value, &self.px, proposal, bound, entry, "again"];
+                let count = if *again { 8 } else { 7 };
+                link.eval(Script::Acquire, &keys, &arguments[..count], sent, call)
             }
             Kind::Revoke { seen, channel, message } => {
                 let arguments =
-                    [votes, not_after, seen, &self.value, &self.px, proposal, &bound, channel, message];
+                    [votes, not_after, seen, &self.value, &self.px, proposal, bound, channel, message];
                 link.eval(Script::Revoke, &keys[..3], &arguments, sent, call)
             }
         }

@@ -13,11 +13,16 @@ if now > tonumber(ARGV[2]) then return {'LATE', now} end
 -- has lost its counter above what it once confirmed. The proposal comes from the caller's clock, and can move the counter
 -- by no more than the bound away from this node's.
 local function next_counter(fence, proposal, bound)
-  local counter = (redis.call('GET', fence) or 0) + 1
-  proposal, bound = tonumber(proposal), tonumber(bound)
-  if proposal > now + bound then proposal = now + bound elseif proposal < now - bound then proposal = now - bound end
-  if proposal > counter then counter = proposal end
-  redis.call('SET', fence, string.format('%.0f', counter), 'PX', '86400000')
+  local counter, text = tonumber(proposal), proposal
+  bound = tonumber(bound)
+  if counter > now + bound then counter = now + bound elseif counter < now - bound then counter = now - bound end
+  if counter ~= tonumber(text) then text = string.format('%.0f', counter) end
+  -- Mostly the clock is ahead of the counter, so that one command reads and raises it. Nobody sees what it is in between.
+  local before = redis.call('SET', fence, text, 'PX', '86400000', 'GET')
+  if before and before + 1 > counter then
+    counter = before + 1
+    redis.call('SET', fence, string.format('%.0f', counter), 'PX', '86400000')
+  end
   return counter
 end
 

@@ -62,11 +62,11 @@ pub(super) async fn attach(store: &Store, handle: &Handle, request: &Request) ->
             decided: Some(sender),
         }),
     });
-    let mut links = vec![None; n];
+    let mut links = Vec::with_capacity(n);
     for (node, reach) in reaches.into_iter().enumerate() {
         let verdict = match reach {
             Reach::Up(link) => {
-                links[node] = Some(link.clone());
+                links.push(link.clone());
                 match fleet.put(&takeover, &link) {
                     Ok(()) => continue,
                     Err(why) => Verdict::Unreachable { why },
@@ -108,8 +108,7 @@ impl Question for Takeover {
         }
         let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time(sent).saturating_add(left).to_string();
-        let node_key = self.fleet.config.node_key();
-        let keys = [&*node_key, &self.keys.lock, &self.keys.counter];
+        let keys = [self.fleet.config.node_key.as_str(), &self.keys.lock, &self.keys.counter];
         let arguments = [&*link.votes, &not_after, &self.owner, &self.px, &self.token];
         link.eval(Script::Attach, &keys, &arguments, sent, call)
     }
