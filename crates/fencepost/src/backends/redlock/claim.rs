@@ -21,6 +21,8 @@ use crate::report::NoMajority;
 use crate::wait::random;
 use crate::{Error, FencingToken, Holder, Owner, Result, Verdict};
 
+/// How long a caller that does not want to wait lets a contender go first.
+const GATED: Duration = Duration::from_millis(10);
 /// How long a waiter sleeps at most while too few nodes can vote.
 const OUTAGE_RECHECK: Duration = Duration::from_millis(500);
 
@@ -77,10 +79,12 @@ impl<'a> Claim<'a> {
                 return Err(self.store.fleet.no_majority(failure.verdicts));
             };
             let now = self.store.fleet.clock.now();
-            let pause = self.contest.pause(standing, failure.round_trip, random());
-            // Whoever has the node that is asked first either holds the lock or goes on trying.
-            if standing != Standing::Split {
-                return Ok(Attempt::Busy(Some(holder)));
+            let mut pause = self.contest.pause(standing, failure.round_trip, random());
+            match standing {
+                Standing::Held { .. } => return Ok(Attempt::Busy(Some(holder))),
+                // Who has the node that is asked first is about to get the lock, or not: all nodes will tell.
+                Standing::Gated { .. } => pause = pause.min(crate::wait::jittered(GATED)),
+                Standing::Split => {}
             }
             if now.plus(pause) >= deadline {
                 return match failure.may_be_outage() {
