@@ -78,7 +78,7 @@ pub(super) async fn show(store: &Store, name: &Name) -> Result<Option<Holder>> {
 /// Why a node that can be asked does not vote.
 async fn trouble(store: &Store, link: &Arc<Link>, now: crate::clock::Moment) -> Option<String> {
     let key = store.fleet.config.node_key.as_str();
-    let values = match ask(store, link, &[&["GET", &key]]).await {
+    let values = match ask(store, link, &[&["GET", key]]).await {
         Ok(values) => values,
         Err(verdict) => return Some(verdict.to_string()),
     };

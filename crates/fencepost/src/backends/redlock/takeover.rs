@@ -106,7 +106,7 @@ impl Question for Takeover {
         let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time(sent).saturating_add(left).to_string();
         let node_key = self.fleet.config.node_key.as_str();
-        let keys = [&*self.keys.lock, &self.keys.counter, &node_key];
+        let keys = [&*self.keys.lock, &self.keys.counter, node_key];
         let arguments = [&*self.owner, &self.px, &self.token, &link.votes, &not_after];
         link.eval(Script::Attach, &keys, &arguments, sent, call)
     }
