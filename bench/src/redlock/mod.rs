@@ -6,14 +6,16 @@ mod fanout;
 mod faults;
 mod peer;
 
+use std::time::Duration;
+
 use fencepost::Locks;
 use fencepost_testkit::redis::{Fleet, Server};
 use tokio::runtime::Runtime;
 
 use self::cpu::Bill;
 use self::fanout::Fanout;
-use crate::cycle::{Cycle as _, by_tasks, names, one_by_one, runtime};
-use crate::rounds::{report_number, report_rates, report_times};
+use crate::cycle::{by_tasks, names, one_by_one, runtime};
+use crate::rounds::{Slice, report_number, report_rates, report_times};
 
 const NODES: usize = 5;
 
@@ -78,17 +80,31 @@ fn cycles(Deployment { fleet, runtime, locks, .. }: &Deployment, rounds: usize) 
 
 /// How often each node is asked in one cycle: once to acquire, once to release.
 fn round_trips(Deployment { fleet, runtime, locks, .. }: &Deployment) {
-    const CYCLES: u32 = 1000;
+    let lock = locks.lock("bench:count");
+    report_calls("redlock, one task: scripts a node and cycle", fleet, || one_by_one(runtime, &lock));
+    report_calls("redlock, 64 tasks: scripts a node and cycle", fleet, || by_tasks(runtime, names(locks)));
+}
+
+fn report_calls(what: &str, fleet: &Fleet, measure: impl Fn() -> Slice) {
+    let before = calls(fleet);
+    let cycles = measure().times.len() as f64;
+    let each = calls(fleet).into_iter().zip(before).map(|(after, before)| (after - before) as f64 / cycles);
+    let each: Vec<_> = each.collect();
+    let mean = each.iter().sum::<f64>() / NODES as f64;
+    let each: Vec<_> = each.iter().map(|calls| format!("{calls:.2}")).collect();
+    report_number(what, mean, &each.join(" "), Some("2"));
+}
+
+/// How many scripts each node has run, once the slower ones have caught up.
+fn calls(fleet: &Fleet) -> Vec<u64> {
     let count = || fleet.iter().map(Server::evalsha_calls).collect::<Vec<_>>();
-    let (before, lock) = (count(), locks.lock("bench:count"));
-    runtime.block_on(async {
-        for _ in 0..CYCLES {
-            lock.run().await;
+    let mut last = count();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = count();
+        if now == last {
+            return now;
         }
-    });
-    let per_cycle = count().into_iter().zip(before).map(|(after, before)| (after - before) as f64);
-    let per_cycle: Vec<_> = per_cycle.map(|calls| calls / f64::from(CYCLES)).collect();
-    let mean = per_cycle.iter().sum::<f64>() / NODES as f64;
-    let each: Vec<_> = per_cycle.iter().map(|calls| format!("{calls:.2}")).collect();
-    report_number("redlock, scripts a node and cycle", mean, &each.join(" "), Some("2"));
+        last = now;
+    }
 }
