@@ -13,7 +13,7 @@ export RUST_TEST_THREADS ?= 4
 export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test model bench man completions install clean
+.PHONY: help deps build lint test model sim bench man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ build: ## Build the command line, optimised, as target/release/fencepost
 lint: ## Check format, lints and documentation; warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
-	for features in "" file redis; do \
+	for features in "" file redis redlock; do \
 	  $(CARGO) clippy -p fencepost --lib --no-default-features --features "$$features" --locked -- -D warnings \
 	    || exit 1; \
 	done
@@ -51,6 +51,10 @@ test: deps lint ## Check everything; leaves no process and no file behind
 model: ## Search more states of the Redis protocol than `test` does; takes minutes
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored
 	$(CARGO) test --release --locked -p fencepost-model -- --include-ignored --nocapture --test-threads 1
+
+sim: ## Simulate Redlock: SEEDS=10000 seeds from FROM=0, or one SEED=n with all that happens in it
+	SEED="$(SEED)" SEEDS="$(SEEDS)" FROM="$(FROM)" $(CARGO) test --locked -p fencepost-model --lib -- \
+	  --ignored --exact --nocapture simulation::tests::as_many_seeds_as_told
 
 bench: ## Measure the stores beside their raw limits
 	$(CARGO) run --release --locked -p fencepost-bench

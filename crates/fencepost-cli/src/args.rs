@@ -29,7 +29,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`
+    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`, `redlock://a,b,c`
     ///
     /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:`
     /// (files in your state directory; excludes processes on this machine). Other users can read the arguments of
@@ -63,6 +63,7 @@ pub(crate) enum Command {
     List(List),
     Show(Show),
     ForceRelease(ForceRelease),
+    Init(Init),
     #[command(hide = true, subcommand)]
     Generate(Generate),
 }
@@ -209,6 +210,24 @@ pub(crate) struct ForceRelease {
     /// Free the lock at once, although the holder may still be at work
     #[arg(long)]
     pub(crate) now: bool,
+}
+
+/// Declare a new deployment, where a store needs that
+///
+/// A store of several servers (`redlock://a,b,c`) has to know that they are new: only then no lock can be held that a
+/// server has forgotten, and all vote at once. Without `init` each one votes after its quarantine, about a minute. Run
+/// it once, before the first lock, with the URL that all clients will use. With --reconfigure, an existing deployment is
+/// changed to the servers and parameters (max_ttl, quarantine) of the URL: its servers do not vote for the longer of the old
+/// and the new quarantine, and clients that use the old URL are refused from then on.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fencepost init --store redlock://a,b,c,d,e
+  fencepost init --store redlock://a,b,c,d,f --reconfigure      f takes the place of e")]
+pub(crate) struct Init {
+    /// Change an existing deployment to what the URL says
+    #[arg(long)]
+    pub(crate) reconfigure: bool,
 }
 
 /// Write what packagers install beside the binary

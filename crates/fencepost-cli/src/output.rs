@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use fencepost::{Holder, format_duration};
+use fencepost::{Holder, NodeView, format_duration};
 use serde::Serialize;
 
 use crate::args::Global;
@@ -135,5 +135,20 @@ pub(crate) fn details(holder: &Holder) -> String {
         ("note", holder.note.as_deref().filter(|note| !note.is_empty()).map(shown)),
         ("revoked", holder.revoked.as_deref().map(shown)),
     ];
-    facts.iter().filter_map(|(key, value)| Some(format!("{key:8} {}\n", value.as_ref()?))).collect()
+    let mut out: String =
+        facts.iter().filter_map(|(key, value)| Some(format!("{key:8} {}\n", value.as_ref()?))).collect();
+    for node in &holder.nodes {
+        out.push_str(&format!("{:8} {}\n", "node", node_line(node)));
+    }
+    out
+}
+
+fn node_line(node: &NodeView) -> String {
+    let mut parts =
+        vec![format!("{} {}", node.node, if node.holds { "holds it" } else { "does not hold it" })];
+    parts.extend(node.counter.map(|counter| format!("counter {counter}")));
+    let left = node.expires_in_ms.map(Duration::from_millis);
+    parts.extend(left.map(|left| format!("expires in {}", format_duration(left))));
+    parts.extend(node.trouble.as_deref().map(shown));
+    parts.join(", ")
 }

@@ -64,7 +64,10 @@ async fn text(name: &Name, locks: &Locks, started: Instant) -> String {
     let waited = format_duration(Duration::from_secs(started.elapsed().as_secs()));
     match locks.show(name.as_str()).await {
         Ok(Some(holder)) => format!("{waiting}, {waited} so far; held by {holder}"),
-        Ok(None) => format!("{waiting}, {waited} so far"),
+        Ok(None) => match locks.check().await {
+            Ok(()) => format!("{waiting}, {waited} so far"),
+            Err(error) => format!("{waiting}, {waited} so far; {error}"),
+        },
         Err(error) => format!("{waiting}, {waited} so far; {error}"),
     }
 }

@@ -12,4 +12,6 @@ mod quorum;
 
 #[cfg(test)]
 mod clock_free;
+pub mod node;
 mod search;
+mod simulation;

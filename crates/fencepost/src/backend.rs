@@ -234,6 +234,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// `None` if nobody holds it.
     async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>>;
 
+    /// Whether the store can grant locks now; the error says what is in the way.
+    async fn check(&self) -> Result<()>;
+
     /// Ends what runs in the background for this store. Held locks stay held.
     async fn close(&self);
 }

@@ -49,6 +49,15 @@ impl Locks {
         run(keeper.runtime(), crate::Locks::connect(url)).map(Self::from)
     }
 
+    /// See [`crate::Locks::init`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
+        let keeper = Keeper::of(&Clock::system())?;
+        run(keeper.runtime(), crate::Locks::init(url, reconfigure))
+    }
+
     /// See [`crate::Locks::lock`].
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         let lock = self.locks.lock(name);

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::report::NoMajority;
 use crate::text::printable;
-use crate::{Holder, Name, format_duration};
+use crate::{Holder, Name, NodeReport, format_duration};
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -127,6 +128,16 @@ impl Error {
             self,
             Self::Busy { .. } | Self::Timeout { .. } | Self::Unavailable { .. } | Self::Uncertain { .. }
         )
+    }
+
+    /// What each node said, for an [`Unavailable`](Self::Unavailable) of a store with several; else nothing.
+    pub fn nodes(&self) -> &[NodeReport] {
+        match self {
+            Self::Unavailable { source, .. } => {
+                source.downcast_ref::<NoMajority>().map_or(&[], |none| &none.nodes)
+            }
+            _ => &[],
+        }
     }
 
     /// Who holds the lock, for [`Busy`](Self::Busy) and [`Timeout`](Self::Timeout).

@@ -348,6 +348,12 @@ impl Held {
             }
         };
         let answer = self.clock.within(until, self.hold.renew(term)).await;
+        if let Some(Err(error @ Error::Invalid { .. })) = answer {
+            // Nothing was asked of the store.
+            lock(&self.inner).renewing = false;
+            self.signal.wake();
+            return Err(error);
+        }
         let error = match &answer {
             Some(Err(error)) => Some(error.to_string()),
             _ => None,

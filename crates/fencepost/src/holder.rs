@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use crate::text::printable;
-use crate::{FencingToken, Name, Owner};
+use crate::{FencingToken, Name, NodeView, Owner};
 
 /// Who holds a lock, as others see it. What a store does not know is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Holder {
     pub expires_in: Option<Duration>,
     /// Set when an operator has asked for this lock back and the holder has not yet let go.
     pub revoked: Option<String>,
+    /// What each node has of the lock, where a store has several and was asked to show one lock.
+    pub nodes: Vec<NodeView>,
 }
 
 impl Holder {
@@ -45,6 +47,7 @@ impl Holder {
             since: None,
             expires_in: None,
             revoked: None,
+            nodes: Vec::new(),
         }
     }
 
@@ -87,7 +90,7 @@ impl Serialize for Holder {
         use serde::ser::SerializeStruct;
         let milliseconds = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let since = self.since.and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
-        let mut out = serializer.serialize_struct("Holder", 10)?;
+        let mut out = serializer.serialize_struct("Holder", 11)?;
         out.serialize_field("name", self.name.as_str())?;
         out.serialize_field("owner", &self.owner)?;
         out.serialize_field("token", &self.token)?;
@@ -98,6 +101,10 @@ impl Serialize for Holder {
         out.serialize_field("age_ms", &self.age().map(milliseconds))?;
         out.serialize_field("expires_in_ms", &self.expires_in.map(milliseconds))?;
         out.serialize_field("revoked", &self.revoked)?;
+        match self.nodes.as_slice() {
+            [] => out.skip_field("nodes")?,
+            nodes => out.serialize_field("nodes", nodes)?,
+        }
         out.end()
     }
 }

@@ -1,6 +1,6 @@
 //! Distributed locks that are safe to build on.
 //!
-//! One kind of lock over whatever you already run: nothing at all (files on this machine), or a Redis server. Every
+//! One kind of lock over whatever you already run: nothing at all (files on this machine), a Redis server, or several. Every
 //! lock comes with a [fencing token](FencingToken) that only grows, a [`Guard`] that says *at risk* and then *lost*
 //! before its lease can run out, automatic renewal, event-driven waiting, and the same tools to see, time and
 //! break locks on every store.
@@ -51,6 +51,7 @@ mod locks;
 mod name;
 mod options;
 mod owner;
+mod report;
 mod set;
 mod text;
 mod token;
@@ -71,6 +72,7 @@ pub use locks::Locks;
 pub use name::{MAX_NAME, Name};
 pub use options::DEFAULT_TTL;
 pub use owner::Owner;
+pub use report::{NodeReport, NodeView, Verdict};
 pub use set::{GuardSet, LockSet};
 pub use text::{format_duration, parse_duration};
 pub use token::FencingToken;

@@ -47,6 +47,7 @@ impl Locks {
     /// | `file:` or `file:///var/lock/app` | files on this machine |
     /// | `memory:` | this process, for tests |
     /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `redis+unix:///path` | one Redis |
+    /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,rediss://b,…` | several independent Redis |
     ///
     /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip).
     ///
@@ -56,6 +57,18 @@ impl Locks {
     pub async fn connect(url: &str) -> Result<Self> {
         let (backend, ttl) = backends::connect(url).await?;
         Self::assemble(backend, ttl)
+    }
+
+    /// Declares a new deployment to a store that needs that, or with `reconfigure` a change of one, and says what was
+    /// done, node by node; nothing where a store needs none.
+    ///
+    /// For `redlock:`, new nodes vote at once instead of after their quarantine. Only an operator can know that
+    /// they are new: do not call this when a program starts.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`Config`](crate::Error::Config) if the deployment exists already, or is in use.
+    pub async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
+        backends::init(url, reconfigure).await
     }
 
     /// Locks over a store of your own.
@@ -175,6 +188,14 @@ impl Locks {
             );
         }
         Ok(revoked)
+    }
+
+    /// Whether the store can grant locks now.
+    ///
+    /// # Errors
+    /// What is in the way: the store is out of reach, or its nodes do not vote (any more, or not yet).
+    pub async fn check(&self) -> Result<()> {
+        self.0.backend.check().await
     }
 
     /// What this store can do.

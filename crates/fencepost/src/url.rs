@@ -1,4 +1,5 @@
-//! Store URLs: `scheme://[user[:password]@]host[:port][,host…][/path][?key=value&…]`, and `file:PATH`.
+//! Store URLs: `scheme://[user[:password]@]host[:port][,host…][/path][?key=value&…]`, and `file:PATH`. The nodes of
+//! `redlock` have a login each, and can be given as URLs: `redlock:redis://a,rediss://user:password@b,…[?key=value&…]`.
 //!
 //! Parsed here rather than by a general URL parser: those refuse several hosts with ports, turn a relative `file:`
 //! path into an absolute one, and print passwords.
@@ -22,10 +23,20 @@ pub(crate) struct StoreUrl {
 }
 
 /// One `host[:port]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) port: Option<u16>,
+    /// The scheme of a node that was given as a URL.
+    pub(crate) scheme: Option<String>,
+    /// Its user and password, where each host has its own.
+    pub(crate) login: Option<(Option<String>, Option<String>)>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Host {
@@ -65,8 +76,13 @@ impl StoreUrl {
             }
             out.parameters.push((key, decode(value)?));
         }
+        let several = out.scheme == "redlock";
         let Some(rest) = rest.strip_prefix("//") else {
-            out.path = decode(rest)?;
+            if several {
+                out.hosts = parse_nodes(rest).ok_or_else(|| broken(NODES))?;
+            } else {
+                out.path = decode(rest)?;
+            }
             return Ok(out);
         };
         // An `@` behind the authority is the end of a password with a `/` or `?` in it: nothing of it may be quoted.
@@ -78,6 +94,10 @@ impl StoreUrl {
         }
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         out.path = decode(path)?;
+        if several {
+            out.hosts = parse_nodes(authority).ok_or_else(|| broken(NODES))?;
+            return Ok(out);
+        }
         // The last `@`: a password may contain one.
         let hosts = match authority.rsplit_once('@') {
             None => authority,
@@ -136,6 +156,35 @@ impl StoreUrl {
     }
 }
 
+const NODES: &str = "its nodes are not of the form `[redis://|rediss://][user:password@]host[:port]`, separated by commas; \
+                     write `/`, `?`, `#`, `,` and `@` in a password as %2F, %3F, %23, %2C and %40";
+
+/// Several nodes, each with a scheme and a login of its own. A login at the first node is that of all which have none.
+fn parse_nodes(text: &str) -> Option<Vec<Host>> {
+    let mut nodes: Vec<Host> = Vec::new();
+    for entry in text.split(',') {
+        let (scheme, rest) =
+            entry.split_once("://").map_or((None, entry), |(scheme, rest)| (Some(scheme), rest));
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (login, host) = rest.rsplit_once('@').map_or((None, rest), |(login, host)| (Some(login), host));
+        let mut node = parse_host(host)?;
+        node.scheme = scheme.map(str::to_ascii_lowercase);
+        node.login = match login {
+            None => nodes.first().and_then(|first| first.login.clone()),
+            Some(login) => {
+                let (user, password) = login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)));
+                let password = match password {
+                    Some(password) => Some(text::decode(password)?),
+                    None => None,
+                };
+                Some((Some(text::decode(user)?).filter(|user| !user.is_empty()), password))
+            }
+        };
+        nodes.push(node);
+    }
+    Some(nodes)
+}
+
 fn parse_host(text: &str) -> Option<Host> {
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -146,7 +195,10 @@ fn parse_host(text: &str) -> Option<Host> {
     };
     let port = port.map(str::parse).transpose().ok()?;
     let name = text::decode(name).filter(|name| !name.is_empty())?;
-    Some(Host { name, port })
+    if name.contains(['/', '@']) {
+        return None;
+    }
+    Some(Host { name, port, scheme: None, login: None })
 }
 
 impl fmt::Display for StoreUrl {
@@ -175,7 +227,25 @@ mod tests {
     use proptest::prelude::*;
 
     fn host(name: &str, port: Option<u16>) -> Host {
-        Host { name: name.to_owned(), port }
+        Host { name: name.to_owned(), port, scheme: None, login: None }
+    }
+
+    #[test]
+    fn the_nodes_of_redlock_have_schemes_and_logins() {
+        let url = StoreUrl::parse("redlock://me:p%2C1@a:1,b,:p2@c/2?ttl=5s").unwrap();
+        let login =
+            |user: Option<&str>, password: &str| Some((user.map(str::to_owned), Some(password.to_owned())));
+        let logins: Vec<_> = url.hosts.iter().map(|host| host.login.clone()).collect();
+        assert_eq!(logins, [login(Some("me"), "p,1"), login(Some("me"), "p,1"), login(None, "p2")]);
+        assert_eq!((url.path.as_str(), url.to_string().as_str()), ("/2", "redlock://a:1,b,c/2"));
+        let url = StoreUrl::parse("redlock:redis://a:1,rediss://u:s3cret@b/,c?x=1").unwrap();
+        let schemes: Vec<_> = url.hosts.iter().map(|host| host.scheme.as_deref()).collect();
+        assert_eq!(schemes, [Some("redis"), Some("rediss"), None]);
+        assert!(!format!("{url} {url:?} {:?}", url.hosts).contains("s3cret"));
+        for text in ["redlock://a,,b", "redlock:a/b,c,d", "redlock://u:s3,cret@a,b,c", "redlock:"] {
+            let message = StoreUrl::parse(text).unwrap_err().to_string();
+            assert!(message.contains("commas") && !message.contains("cret"), "{message}");
+        }
     }
 
     #[test]

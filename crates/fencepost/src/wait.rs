@@ -102,7 +102,7 @@ pub(crate) fn jittered(duration: Duration) -> Duration {
 }
 
 /// A number in [0, 1). Good for spreading clients over time and for nothing else.
-fn random() -> f64 {
+pub(crate) fn random() -> f64 {
     static STATE: AtomicU64 = AtomicU64::new(0);
     let mut seed = STATE.load(Ordering::Relaxed);
     if seed == 0 {

@@ -4,6 +4,7 @@ mod acquire;
 mod extend;
 mod force_release;
 mod generate;
+mod init;
 mod list;
 mod release;
 mod run;
@@ -33,6 +34,7 @@ pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
         Command::ForceRelease(args) => {
             with_store(&global, async |locks| force_release::run(&args, locks, console).await)
         }
+        Command::Init(args) => init::run(&args, &global, console),
         Command::Generate(what) => generate::run(what),
     }
 }

@@ -49,6 +49,12 @@ impl Store {
         Self { url: server.url(), folder: TempDir::new().unwrap(), server: Some(server) }
     }
 
+    /// A store at a URL.
+    pub(crate) fn at(url: String) -> Self {
+        heed_signals();
+        Self { url, folder: TempDir::new().unwrap(), server: None }
+    }
+
     /// `fencepost WORDS…` on this store, in its folder.
     pub(crate) fn fencepost(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));

@@ -10,11 +10,15 @@ use crate::options::check_ttl;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
+#[cfg(feature = "redis")]
+mod batch;
 #[cfg(feature = "file")]
 mod file;
 pub mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redlock")]
+mod redlock;
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
 
@@ -32,19 +36,43 @@ macro_rules! store {
     }};
 }
 
-fn stores() -> [Row; 5] {
+fn stores() -> [Row; 6] {
     [
         ("file", "file", store!("file", file::connect)),
         ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
         ("redis", "redis", store!("redis", redis::connect)),
         ("rediss", "tls", store!("tls", redis::connect)),
         ("redis+unix", "redis", store!("redis", redis::connect)),
+        ("redlock", "redlock", store!("redlock", redlock::connect)),
     ]
 }
 
 /// Connects to the store a URL names; also returns the ttl it sets for locks that name none.
 pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Duration>)> {
     let mut url = StoreUrl::parse(url)?;
+    let connect = find(&url)?;
+    let ttl = url.take_duration("ttl")?;
+    ttl.map(check_ttl).transpose()?;
+    Ok((connect(url).await?, ttl))
+}
+
+/// Declares a new deployment, or a change of one, where a store needs that. Says what was done, node by node.
+pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
+    let url = StoreUrl::parse(url)?;
+    find(&url)?;
+    match url.scheme.as_str() {
+        #[cfg(feature = "redlock")]
+        "redlock" => redlock::init(url, reconfigure).await,
+        _ if reconfigure => Err(Error::unsupported(
+            format!("reconfiguring a `{}:` store", url.scheme),
+            "it has no configuration of its own",
+        )),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// How to connect to the store that a URL is of.
+fn find(url: &StoreUrl) -> Result<fn(StoreUrl) -> Connecting> {
     let stores = stores();
     let Some((scheme, feature, connect)) = stores.iter().find(|(scheme, ..)| *scheme == url.scheme) else {
         let schemes: Vec<_> = stores.iter().map(|(scheme, ..)| format!("`{scheme}:`")).collect();
@@ -54,12 +82,9 @@ pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Durat
             schemes.join(", ")
         )));
     };
-    let Some(connect) = connect else {
-        return Err(Error::invalid(format!(
+    connect.ok_or_else(|| {
+        Error::invalid(format!(
             "`{scheme}:` stores are not built in; build fencepost with the feature `{feature}`"
-        )));
-    };
-    let ttl = url.take_duration("ttl")?;
-    ttl.map(check_ttl).transpose()?;
-    Ok((connect(url).await?, ttl))
+        ))
+    })
 }

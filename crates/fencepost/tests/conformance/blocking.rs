@@ -3,7 +3,7 @@
 use fencepost::blocking::Locks;
 use fencepost::{Error, State};
 
-use crate::stage::{LONG, Stage, bounded, file_url, ms};
+use crate::stage::{LONG, REDLOCK, Stage, bounded, file_url, ms};
 
 on_every_store!(threads_exclude_each_other_without_a_runtime);
 
@@ -12,6 +12,7 @@ fn url(stage: &Stage) -> String {
         Stage::Memory(_) => "memory:blocking".to_owned(),
         Stage::File(folder) => file_url(folder.path()),
         Stage::Redis(server) => server.url(),
+        Stage::Redlock(fleet) => fleet.url_with(REDLOCK),
     }
 }
 

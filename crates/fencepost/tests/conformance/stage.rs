@@ -3,12 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fencepost::{Guard, Lock, Locks, memory};
+use fencepost::{Guard, Lock, Locks, blocking, memory};
 use fencepost_testkit::{LIMIT, redis};
 use tempfile::TempDir;
 
 /// A ttl that does not end while a test runs: what becomes free before, became free by a release.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// What the nodes of a Redlock are told: that such locks are fine.
+pub(crate) const REDLOCK: &str = "max_ttl=20m";
 
 /// A ttl to wait the end of.
 pub(crate) const SHORT: Duration = Duration::from_millis(400);
@@ -22,6 +25,7 @@ pub(crate) enum Stage {
     Memory(memory::Store),
     File(TempDir),
     Redis(Box<redis::Server>),
+    Redlock(Box<redis::Fleet>),
 }
 
 impl Stage {
@@ -37,12 +41,21 @@ impl Stage {
         Self::Redis(Box::new(redis::Server::start()))
     }
 
+    pub(crate) fn redlock() -> Self {
+        let fleet = redis::Fleet::start(3);
+        let url = fleet.url_with(REDLOCK);
+        let init = std::thread::spawn(move || blocking::Locks::init(&url, false));
+        assert_eq!(init.join().unwrap().unwrap().len(), 3);
+        Self::Redlock(Box::new(fleet))
+    }
+
     /// The locks of this store, over a connection of their own.
     pub(crate) async fn locks(&self) -> Locks {
         match self {
             Self::Memory(store) => store.locks().unwrap(),
             Self::File(folder) => Locks::connect(&file_url(folder.path())).await.unwrap(),
             Self::Redis(server) => Locks::connect(&server.url()).await.unwrap(),
+            Self::Redlock(fleet) => Locks::connect(&fleet.url_with(REDLOCK)).await.unwrap(),
         }
     }
 
@@ -66,6 +79,7 @@ impl Stage {
             Self::Memory(store) => store.freeze(),
             Self::File(_) => panic!("a file store cannot be stopped"),
             Self::Redis(server) => server.pause(),
+            Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::pause),
         }
     }
 
@@ -74,6 +88,7 @@ impl Stage {
             Self::Memory(store) => store.thaw(),
             Self::File(_) => {}
             Self::Redis(server) => server.resume(),
+            Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::resume),
         }
     }
 
@@ -83,6 +98,11 @@ impl Stage {
             Self::Memory(store) => assert!(store.expire(name)),
             Self::File(_) => panic!("the kernel keeps a file lock"),
             Self::Redis(server) => assert_eq!(server.cli(&["DEL", &format!("lock:{name}")]), "1"),
+            Self::Redlock(fleet) => {
+                for node in fleet.iter() {
+                    node.cli(&["DEL", &format!("lock:{name}")]);
+                }
+            }
         }
     }
 
@@ -96,6 +116,10 @@ impl Stage {
             }
             Self::Redis(server) => {
                 until("no key is left", async || server.keys_like("lock:*").is_empty()).await
+            }
+            Self::Redlock(fleet) => {
+                let none = || fleet.iter().all(|node| node.keys_like("lock:*").is_empty());
+                until("no key is left", async || none()).await;
             }
         }
     }
@@ -140,11 +164,16 @@ pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T
 
 /// Makes each `async fn(Stage)` a test on each of the stores.
 macro_rules! on_every_store {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock); )+ };
 }
 
 /// The same where locks are leases, that is, where they can end by time.
 macro_rules! on_stores_with_leases {
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock); )+ };
+}
+
+/// The same where a held lock is one entry. Several can be mended: a renewal makes those anew that a node has lost.
+macro_rules! on_stores_with_one_entry {
     ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis); )+ };
 }
 

@@ -158,6 +158,10 @@ impl Backend for Store {
         self.0.revoke(name, reason, now).await
     }
 
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn close(&self) {
         self.0.watch.stop();
     }

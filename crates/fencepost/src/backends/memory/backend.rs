@@ -134,6 +134,10 @@ impl Backend for Store {
         Ok(Some(Revoked::new(holder, token, at_once)))
     }
 
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn close(&self) {}
 }
 

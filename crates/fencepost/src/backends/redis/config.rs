@@ -45,13 +45,17 @@ pub(in crate::backends) struct TlsFiles {
 }
 
 impl Config {
-    pub(in crate::backends) fn from_url(mut url: StoreUrl) -> Result<Self> {
+    pub(in crate::backends) fn from_url(url: StoreUrl) -> Result<Self> {
+        Self::from_url_with(url, DEFAULT_TIMEOUT)
+    }
+
+    pub(in crate::backends) fn from_url_with(mut url: StoreUrl, timeout: Duration) -> Result<Self> {
         let label = url.to_string();
         let prefix = url.take("prefix").unwrap_or_default();
         if prefix.len() > 128 || prefix.contains('\0') {
             return Err(Error::invalid("parameter `prefix` may have at most 128 bytes and no NUL"));
         }
-        let timeout = url.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+        let timeout = url.take_duration("timeout")?.unwrap_or(timeout);
         if timeout < Duration::from_millis(1) {
             return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
         }

@@ -1,11 +1,10 @@
-//! A lock held on a Redis server, and the batches its renewals go in.
+//! A lock held on a Redis server, and how it is renewed.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::cohort::Cohorts;
@@ -14,12 +13,10 @@ use super::keys::Keys;
 use super::node::{Line, Node, On, Script};
 use super::resp::Value;
 use super::{GRANT_TERM, milliseconds, record};
-use crate::backend::{Hold, Renewal, lock};
+use crate::backend::{Hold, Renewal};
+use crate::backends::batch::Batches;
 use crate::clock::Moment;
 use crate::{Loss, Name, Owner, Result};
-
-/// Renewals that one script call makes. Larger ones would keep the server busy for too long at a time.
-const BATCH: usize = 100;
 
 #[derive(Debug)]
 pub(super) struct Held {
@@ -40,7 +37,7 @@ pub(super) struct Held {
 #[async_trait]
 impl Hold for Held {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
-        let found = self.renewals.renew(&self.node, &self.keys.lock, &self.value, term).await?;
+        let found = renew(&self.renewals, &self.node, &self.keys.lock, &self.value, term).await?;
         Ok(match found {
             Found::Ours(sent) => Renewal::Renewed { sent, term: Some(term) },
             Found::Not(value) => Renewal::Lost(self.loss(&value)),
@@ -98,12 +95,8 @@ pub(super) enum Found {
     Not(String),
 }
 
-/// Renewals that were asked for at about the same time and go to the server together.
-#[derive(Debug)]
-pub(super) struct Renewals {
-    pub(super) keeper: Arc<crate::keeper::Keeper>,
-    pub(super) waiting: Mutex<Vec<Waiting>>,
-}
+/// Renewals that go to the server together.
+pub(super) type Renewals = Batches<Waiting>;
 
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -113,47 +106,19 @@ pub(super) struct Waiting {
     result: oneshot::Sender<Result<Found>>,
 }
 
-impl Renewals {
-    async fn renew(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        key: &str,
-        value: &Arc<str>,
-        term: Duration,
-    ) -> Result<Found> {
-        let (result, answer) = oneshot::channel();
-        let one = Waiting { key: key.to_owned(), value: value.clone(), term, result };
-        if runtime::Handle::current().id() == self.keeper.runtime().id() {
-            self.join(node, one);
-        } else {
-            // A caller's own extension goes over the caller's connection, alone: its runtime may be busy or gone
-            // before a batch is sent, and everybody's renewals with it.
-            send(node.clone(), vec![one]).await;
-        }
-        answer.await.unwrap_or_else(|_| Err(node.unavailable("the runtime that carried the renewal ended")))
-    }
-
-    /// Puts a renewal into the batch that leaves in this turn of the keeper's runtime.
-    fn join(self: &Arc<Self>, node: &Arc<Node>, one: Waiting) {
-        let first = {
-            let mut waiting = lock(&self.waiting);
-            waiting.push(one);
-            waiting.len() == 1
-        };
-        if first {
-            let (renewals, node) = (self.clone(), node.clone());
-            self.keeper.spawn(async move {
-                // Whoever else is due in this turn of the runtime joins.
-                tokio::task::yield_now().await;
-                let mut all = std::mem::take(&mut *lock(&renewals.waiting));
-                while !all.is_empty() {
-                    let rest = all.split_off(all.len().min(BATCH));
-                    let batch = std::mem::replace(&mut all, rest);
-                    tokio::spawn(send(node.clone(), batch));
-                }
-            });
-        }
-    }
+/// Renews one lock, maybe together with others.
+async fn renew(
+    renewals: &Arc<Renewals>,
+    node: &Arc<Node>,
+    key: &str,
+    value: &Arc<str>,
+    term: Duration,
+) -> Result<Found> {
+    let (result, answer) = oneshot::channel();
+    let one = Waiting { key: key.to_owned(), value: value.clone(), term, result };
+    let over = node.clone();
+    renewals.send(one, move |batch| drop(tokio::spawn(send(over.clone(), batch))));
+    answer.await.unwrap_or_else(|_| Err(node.unavailable("the runtime that carried the renewal ended")))
 }
 
 async fn send(node: Arc<Node>, batch: Vec<Waiting>) {

@@ -29,7 +29,7 @@ impl Inbox {
         LetterBox { inbox: self.clone(), owner, content }
     }
 
-    /// Takes in a push: `message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON"`.
+    /// Takes in a push: `message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON" | "free OWNER "`.
     pub(in crate::backends) fn deliver(&self, push: &[Value]) {
         let [kind, _, message] = push else { return };
         if kind.as_text() != Some("message") {
@@ -46,6 +46,7 @@ impl Inbox {
                 *lock(&content.token) = rest.parse().ok();
                 content.granted.notify_one();
             }
+            "free" => content.granted.notify_one(),
             "revoked" => content.signal.raise(Loss::ForceReleased { reason: rest.to_owned() }),
             _ => {}
         }
@@ -61,6 +62,11 @@ pub(in crate::backends) struct LetterBox {
 }
 
 impl LetterBox {
+    /// Waits for a message that the lock may be free.
+    pub(in crate::backends) async fn hint(&self) {
+        self.content.granted.notified().await;
+    }
+
     /// Waits for a grant by push, and returns its token.
     pub(in crate::backends) async fn grant(&self) -> i64 {
         loop {

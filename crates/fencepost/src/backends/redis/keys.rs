@@ -1,6 +1,11 @@
 //! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it; what else we keep
 //! about it lies under a hash tag of the same text, with braces escaped so that two names never meet.
 
+use std::collections::BTreeSet;
+
+use super::resp::Value;
+use crate::Name;
+
 /// The keys of one lock.
 #[derive(Clone, Debug)]
 pub(in crate::backends) struct Keys {
@@ -12,8 +17,7 @@ pub(in crate::backends) struct Keys {
 impl Keys {
     pub(in crate::backends) fn new(prefix: &str, name: &str) -> Self {
         let lock = format!("{prefix}lock:{name}");
-        let tag = tag(&lock);
-        Self { queue: format!("{{{tag}}}:queue"), fence: format!("{{{tag}}}:fence:"), lock }
+        Self { queue: beside(&lock, "queue"), fence: beside(&lock, "fence:"), lock }
     }
 
     /// The token counter. Each run of the server has its own: a server that comes back with old data must not go
@@ -23,11 +27,30 @@ impl Keys {
     }
 }
 
+/// A key for something else about a lock, by its lock key.
+pub(in crate::backends) fn beside(lock: &str, what: &str) -> String {
+    format!("{{{}}}:{what}", tag(lock))
+}
+
 fn tag(text: &str) -> String {
     if !text.contains(['{', '}', '%']) {
         return text.to_owned();
     }
     text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
+}
+
+/// Takes the names of locks out of an answer to SCAN. Returns the next cursor; `None` if it is no such answer.
+pub(in crate::backends) fn names(
+    page: Option<&Value>,
+    prefix: &str,
+    names: &mut BTreeSet<Name>,
+) -> Option<String> {
+    let [next, keys] = page?.as_list()? else { return None };
+    let skip = prefix.len() + "lock:".len();
+    for key in keys.as_list().unwrap_or_default() {
+        names.extend(key.as_text().and_then(|key| Name::new(key.get(skip..)?).ok()));
+    }
+    next.as_text().map(str::to_owned)
 }
 
 /// A pattern for SCAN that matches exactly the locks whose name starts with `start`.

@@ -20,7 +20,7 @@ pub(in crate::backends) mod resp;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let node = Arc::new(Node::new(config, inbox.clone(), clock.clone())?);
     node.link(clock.now().plus(node.config().timeout)).await?;
     let keeper = Keeper::of(&clock)?;
-    let renewals = Arc::new(Renewals { keeper: keeper.clone(), waiting: std::sync::Mutex::default() });
+    let renewals = Arc::new(Renewals::new(keeper.clone()));
     let cohorts = Arc::default();
     Ok(Arc::new(Store { node, inbox, renewals, cohorts, clock, keeper, warm: AtomicBool::new(false) }))
 }
@@ -194,23 +194,17 @@ impl Backend for Store {
 
     async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
         let pattern = keys::pattern(&self.node.config().prefix, prefix);
-        let skip = self.node.config().prefix.len() + "lock:".len();
-        let mut names = BTreeMap::new();
+        let mut names = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
             let page = self.node.ask(&[&["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"]]).await?;
-            let Some([next, keys]) = page.first().and_then(Value::as_list) else { break };
-            for key in keys.as_list().unwrap_or_default() {
-                if let Some(name) = key.as_text().and_then(|key| Name::new(key.get(skip..)?).ok()) {
-                    names.insert(name, ());
-                }
-            }
-            cursor = next.as_text().unwrap_or("0").to_owned();
+            let Some(next) = keys::names(page.first(), &self.node.config().prefix, &mut names) else { break };
+            cursor = next;
             if cursor == "0" {
                 break;
             }
         }
-        let names: Vec<Name> = names.into_keys().collect();
+        let names: Vec<Name> = names.into_iter().collect();
         let mut holders = Vec::new();
         for page in names.chunks(500) {
             holders.extend(self.look(page).await?.into_iter().map(|(holder, _)| holder));
@@ -252,6 +246,10 @@ impl Backend for Store {
             }
         }
         Err(self.node.unavailable(format!("lock `{name}` changed hands all the time; try again")))
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.node.ask(&[&["PING"]]).await.map(drop)
     }
 
     async fn close(&self) {

@@ -29,16 +29,23 @@ pub(crate) enum Standing {
     /// Somebody has a majority, or had it in part and there is none without that part. `free_in`: when enough of
     /// what denied us has expired, if it is not renewed.
     Held { free_in: Option<Duration> },
+    /// Somebody has the node that is asked first; what of the others is not known.
+    Gated { free_in: Option<Duration> },
     /// Nobody has a majority.
     Split,
 }
 
-/// Judges the denials of an attempt that `granted` nodes of `n` voted for: who holds each, and for how long.
+/// Judges the denials of an attempt that `granted` nodes of `n` voted for: who holds each, and for how long. `gated`: it
+/// asked in order, and got no further than the nodes that are asked first.
 pub(crate) fn standing<H: PartialEq>(
     n: usize,
     granted: usize,
     denials: &[(H, Option<Duration>)],
+    gated: bool,
 ) -> Standing {
+    if let (true, Some((_, free_in))) = (gated, denials.last()) {
+        return Standing::Gated { free_in: *free_in };
+    }
     let most = denials.iter().map(|(holder, _)| denials.iter().filter(|(other, _)| other == holder).count());
     if most.max().unwrap_or(0) < majority(n) {
         return Standing::Split;
@@ -64,9 +71,11 @@ impl Contest {
     /// How long to pause at most, unless a hint comes. `chance` is random, between 0 and 1; `round_trip` is what a node
     /// took to answer.
     pub(crate) fn pause(&mut self, standing: Standing, round_trip: Duration, chance: f64) -> Duration {
+        if matches!(standing, Standing::Held { .. }) {
+            self.splits = 0;
+        }
         match standing {
-            Standing::Held { free_in } => {
-                self.splits = 0;
+            Standing::Held { free_in } | Standing::Gated { free_in } => {
                 let recheck = RECHECK.mul_f64(0.5 + chance / 2.0);
                 // A key lives to the end of its last millisecond.
                 free_in.map_or(recheck, |left| recheck.min(left + Duration::from_millis(1)))
@@ -90,14 +99,15 @@ mod tests {
     #[test]
     fn a_holder_is_who_has_a_majority() {
         let held = [("a", Some(30 * MS)), ("a", Some(10 * MS)), ("a", Some(20 * MS))];
-        assert_eq!(standing(5, 2, &held), Standing::Held { free_in: Some(10 * MS) });
-        assert_eq!(standing(5, 0, &held), Standing::Held { free_in: Some(30 * MS) });
+        assert_eq!(standing(5, 2, &held, false), Standing::Held { free_in: Some(10 * MS) });
+        assert_eq!(standing(5, 0, &held, false), Standing::Held { free_in: Some(30 * MS) });
         assert_eq!(
-            standing(5, 2, &[("a", None), ("a", None), ("a", None)]),
+            standing(5, 2, &[("a", None), ("a", None), ("a", None)], false),
             Standing::Held { free_in: None }
         );
-        assert_eq!(standing(5, 2, &[("a", None), ("a", None), ("b", None)]), Standing::Split);
-        assert_eq!(standing::<&str>(5, 0, &[]), Standing::Split);
+        assert_eq!(standing(5, 2, &[("a", None), ("a", None), ("b", None)], false), Standing::Split);
+        assert_eq!(standing(5, 0, &[("a", Some(MS))], true), Standing::Gated { free_in: Some(MS) });
+        assert_eq!(standing::<&str>(5, 0, &[], true), Standing::Split);
     }
 
     #[test]
@@ -108,6 +118,8 @@ mod tests {
             contest.pause(Standing::Split, MS, 0.5);
         }
         assert_eq!(contest.manner(), Manner::InOrder);
+        let gated = contest.pause(Standing::Gated { free_in: Some(5 * MS) }, MS, 0.5);
+        assert_eq!((gated, contest.manner()), (6 * MS, Manner::InOrder));
         contest.pause(Standing::Held { free_in: None }, MS, 0.5);
         assert_eq!(contest.manner(), Manner::AtOnce);
     }

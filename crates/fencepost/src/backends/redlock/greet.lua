@@ -4,7 +4,7 @@
 -- Reply: {run id of the server, the node key (empty if there is none), the clock us}
 --
 -- The node key is `RUN MAX_TTL QUARANTINE MEMBERS` where the node votes. In quarantine the end of it, in
--- microseconds of the node's clock, stands behind; a client that compares the whole text then finds no vote. A
+-- microseconds of the node's clock, and the reason for it stand behind; a client that compares the whole text then finds no vote. A
 -- server that started anew has another run id: what it holds may be older than what it has promised. One whose
 -- node key is missing has lost everything, or is new.
 local info = redis.call('INFO', 'server')
@@ -15,7 +15,7 @@ local ours = run .. ' ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 
 local said = redis.call('GET', KEYS[1])
 local old_run, max_ttl, quarantine, members, ready
-if said then old_run, max_ttl, quarantine, members, ready = string.match(said, '^(%x+) (%d+) (%d+) (%S+) ?(%d*)$') end
+if said then old_run, max_ttl, quarantine, members, ready = string.match(said, '^(%x+) (%d+) (%d+) (%S+) ?(%d*)') end
 
 -- Never used: up for longer than any lock it could have granted in an earlier life, and nothing since its start can
 -- have removed the node key. CONFIG RESETSTAT forgets the counts of commands, but leaves its own.
@@ -31,20 +31,20 @@ local function untouched()
 end
 
 -- Votes again after the longest lease that this node can have granted, by its own key or by ours.
-local function wait(text, longest)
+local function wait(text, longest, reason)
   local pause = math.max(tonumber(ARGV[2]), tonumber(longest or '0'))
-  redis.call('SET', KEYS[1], text .. ' ' .. string.format('%.0f', now + pause * 1000))
+  redis.call('SET', KEYS[1], text .. ' ' .. string.format('%.0f', now + pause * 1000) .. ' ' .. reason)
 end
 
 if ARGV[4] == 'found' then
   redis.call('SET', KEYS[1], ours)
 elseif ARGV[4] == 'reform' then
-  if not said or string.sub(said, 1, #ours) ~= ours then wait(ours, quarantine) end
+  if not said or string.sub(said, 1, #ours) ~= ours then wait(ours, quarantine, 'changed') end
 elseif ARGV[4] == 'meet' then
   if not old_run then
-    if not said and untouched() then redis.call('SET', KEYS[1], ours) else wait(ours) end
+    if not said and untouched() then redis.call('SET', KEYS[1], ours) else wait(ours, nil, 'new') end
   elseif old_run ~= run then
-    wait(run .. ' ' .. max_ttl .. ' ' .. quarantine .. ' ' .. members, quarantine)
+    wait(run .. ' ' .. max_ttl .. ' ' .. quarantine .. ' ' .. members, quarantine, 'restarted')
   elseif ready ~= '' and now >= tonumber(ready) then
     redis.call('SET', KEYS[1], run .. ' ' .. max_ttl .. ' ' .. quarantine .. ' ' .. members)
   end

@@ -2,18 +2,15 @@
 -- KEYS  1 node, then for each lock: lock, fence
 -- ARGV  1 what the node key must be   2 not after, us   3 `confirm` or `extend`
 --       then for each lock: value of the caller, ttl ms, token
--- Reply: {'LATE', the clock} if the request comes too late, else a list of the clock and, for each lock,
+-- Reply: a list of the clock and, for each lock,
 --        1 if it is the caller's: counter and lease are at least what was asked for
---        0 if it is gone, and may not be made anew
+--        0 if it is gone
 --        2 if the counter has passed the token: the key is not from the grant that the caller knows of
 --        the value of the holder if it is somebody else's
 --
--- `extend` makes a lock anew that this node has lost, if the node votes. It is sent with a limit no later than the
--- end of the caller's validity. A key that is there counts on a node in quarantine, too: the node refuses everybody
--- else.
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-if now > tonumber(ARGV[2]) then return {'LATE', now} end
+-- `extend` makes a lock anew that this node has lost. It is sent with a limit no later than the end of the caller's
+-- validity. A key on a node that does not vote counts for nothing: a server that came back with old data may hold one that
+-- was released or revoked since.
 local confirm = ARGV[3] == 'confirm'
 local reply = {now}
 for i = 1, (#KEYS - 1) / 2 do
@@ -30,7 +27,7 @@ for i = 1, (#KEYS - 1) / 2 do
     end
   elseif holder then
     verdict = type(holder) == 'string' and holder or ''
-  elseif confirm or redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  elseif confirm then
     verdict = 0
   else
     redis.call('SET', lock, value, 'PX', ttl)

@@ -1,7 +1,18 @@
--- In front of the scripts that grant: the counter after a grant. One more than ever before, and near the clock. That
--- keeps nodes in step, and keeps a node that has lost its counter above what it once confirmed. The proposal comes from the
--- caller's clock, and can move the counter by no more than the bound away from this node's.
-local function next_counter(fence, proposal, bound, now)
+-- In front of the scripts that make or keep a lock: does this node vote, and is it not too late?
+-- KEYS  1 node
+-- ARGV  1 what the node key must be   2 not after, us
+-- Reply: {'NODE', the node key} if this node does not vote in this deployment now
+--        {'LATE', the clock} if the request comes too late
+local node = redis.call('GET', KEYS[1])
+if node ~= ARGV[1] then return {'NODE', node or ''} end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if now > tonumber(ARGV[2]) then return {'LATE', now} end
+
+-- The counter after a grant: one more than ever before, and near the clock. That keeps nodes in step, and keeps a node that
+-- has lost its counter above what it once confirmed. The proposal comes from the caller's clock, and can move the counter
+-- by no more than the bound away from this node's.
+local function next_counter(fence, proposal, bound)
   local counter = (redis.call('GET', fence) or 0) + 1
   proposal, bound = tonumber(proposal), tonumber(bound)
   if proposal > now + bound then proposal = now + bound elseif proposal < now - bound then proposal = now - bound end

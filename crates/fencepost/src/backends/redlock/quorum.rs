@@ -134,7 +134,8 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
     /// An attempt that asks all nodes at once. `until` counts from before the first request is sent.
     pub(crate) fn at_once(seats: S, until: T) -> (Self, Nodes) {
         let mut attempt = Self { seats, token: 0, until, gate: None, decided: false };
-        let all = attempt.rest();
+        attempt.seats.as_mut().fill(Seat::Asked);
+        let all = Nodes::all(attempt.seats.as_ref().len());
         (attempt, all)
     }
 
@@ -235,7 +236,7 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
             return self.give_up();
         }
         if granted >= majority(n) {
-            let nodes = self.to_confirm();
+            let nodes = self.unconfirmed();
             if !nodes.is_empty() {
                 return Step::Confirm { token, nodes };
             }
@@ -247,7 +248,7 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
     }
 
     /// The nodes that granted with a smaller value and have not been asked to confirm the token. They are, now.
-    fn to_confirm(&mut self) -> Nodes {
+    fn unconfirmed(&mut self) -> Nodes {
         let token = self.token;
         let mut nodes = Nodes::default();
         for (node, seat) in self.seats.as_mut().iter_mut().enumerate() {

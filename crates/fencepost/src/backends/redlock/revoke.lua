@@ -1,26 +1,22 @@
 -- Takes this node's lock key away from its holder and tells it why. The key becomes the revocation's own: it is granted
 -- like a lock, with a counter above the holder's, and is confirmed like one.
--- KEYS  1 lock   2 fence   3 node
--- ARGV  1 value of the holder, as seen   2 value of the revocation   3 ttl ms where the key is free
---       4 proposal us   5 what the node key must be   6 not after, us   7 bound of the proposal, us
+-- KEYS  1 node   2 lock   3 fence
+-- ARGV  1 what the node key must be   2 not after, us   3 value of the holder, without an earlier revocation
+--       4 value of the revocation   5 ttl ms where the key is free   6 proposal us   7 bound of the proposal, us
 --       8 channel of the holder   9 message to it
 -- Reply: as acquire.lua
-local node = redis.call('GET', KEYS[3])
-if node ~= ARGV[5] then return {'NODE', node or ''} end
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-if now > tonumber(ARGV[6]) then return {'LATE', now} end
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then
-  local counter = tonumber(redis.call('GET', KEYS[2]) or '0')
-  if holder == ARGV[2] then return counter end
-  return {'HELD', holder, redis.call('PTTL', KEYS[1]), counter, now}
+local holder = redis.call('GET', KEYS[2])
+local victims = holder == ARGV[3] or holder and string.sub(holder, 1, #ARGV[3] + 2) == '!' .. ARGV[3] .. '\n'
+if holder and (not victims or holder == ARGV[4]) then
+  local counter = tonumber(redis.call('GET', KEYS[3]) or '0')
+  if holder == ARGV[4] then return counter end
+  return {'HELD', holder, redis.call('PTTL', KEYS[2]), counter, now}
 end
-local counter = next_counter(KEYS[2], ARGV[4], ARGV[7], now)
+local counter = next_counter(KEYS[3], ARGV[6], ARGV[7])
 if holder then
-  redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+  redis.call('SET', KEYS[2], ARGV[4], 'KEEPTTL')
   redis.call('PUBLISH', ARGV[8], ARGV[9])
 else
-  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[5])
 end
 return counter

@@ -1,0 +1,75 @@
+//! `init`: declares a deployment of several servers; and the other commands on it.
+
+mod common;
+
+use common::{Store, assert_fails, text};
+use fencepost_testkit::redis::Fleet;
+
+const PARAMETERS: &str = "max_ttl=30s&ttl=5s";
+
+#[test]
+fn a_new_deployment_votes_at_once_and_runs_commands() {
+    let fleet = Fleet::start(3);
+    let store = Store::at(fleet.url_with(PARAMETERS));
+    let said = store.succeed(&["init"]);
+    assert_eq!(said.lines().filter(|line| line.ends_with(" votes")).count(), 3, "{said}");
+    let token =
+        || store.succeed(&["run", "job", "--", "printenv", "FENCEPOST_TOKEN"]).trim().parse::<u64>().unwrap();
+    let (first, second) = (token(), token());
+    assert!(first < second, "{first} {second}");
+    assert_eq!(store.json(&["--json", "init"])["nodes"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn show_says_what_each_node_has() {
+    let mut fleet = Fleet::start(3);
+    let store = Store::at(fleet.url_with(PARAMETERS));
+    store.succeed(&["init"]);
+    let _running = store.hold("job", &["--note", "nightly"]);
+    fleet[2].kill();
+    let shown = store.succeed(&["show", "job"]);
+    assert_eq!(shown.matches(" holds it, counter ").count(), 2, "{shown}");
+    assert!(shown.contains("out of reach"), "{shown}");
+    let nodes = &store.json(&["--json", "show", "job"])["holder"]["nodes"];
+    assert_eq!(nodes.as_array().unwrap().iter().filter(|node| node["holds"] == true).count(), 2);
+}
+
+#[test]
+fn an_existing_deployment_is_only_changed_when_told_to() {
+    let fleet = Fleet::start(4);
+    let url = |parameters: &str, nodes: &[usize]| {
+        let nodes: Vec<_> = nodes.iter().map(|node| fleet[*node].addr().to_string()).collect();
+        format!("redlock://{}?{parameters}", nodes.join(","))
+    };
+    let old = Store::at(url(PARAMETERS, &[0, 1, 2]));
+    old.succeed(&["init"]);
+    let new = Store::at(url(PARAMETERS, &[0, 1, 3]));
+    assert_fails(&new.output(&["init"]), 64, &["--reconfigure"]);
+    let said = new.succeed(&["init", "--reconfigure"]);
+    assert_eq!(said.matches(" votes in ").count(), 3, "{said}");
+    assert_fails(
+        &old.output(&["run", "--try", "job", "--", "true"]),
+        64,
+        &["another deployment", "--reconfigure"],
+    );
+    assert_fails(&new.output(&["run", "--try", "job", "--", "true"]), 69, &["does not vote for another"]);
+}
+
+#[test]
+fn waiting_says_which_nodes_do_not_vote_and_why() {
+    let fleet = Fleet::start(3);
+    let store = Store::at(fleet.url_with("max_ttl=2s&quarantine=5s&ttl=1s"));
+    let output = store.output(&["run", "job", "--", "true"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("does not vote for another") && said.contains("it is new"), "{said}");
+}
+
+#[test]
+fn a_store_that_needs_no_init_says_so() {
+    let store = Store::file();
+    assert!(store.succeed(&["init"]).contains("needs no init"));
+    assert_fails(&store.output(&["init", "--reconfigure"]), 64, &["not supported"]);
+    let two = Store::at("redlock://a,b".to_owned());
+    assert_fails(&two.output(&["init"]), 64, &["at least 3", "redis://"]);
+}

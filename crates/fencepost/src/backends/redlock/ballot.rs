@@ -1,0 +1,403 @@
+//! One attempt to win a majority: the shell around `quorum::Attempt`. Replies are counted where they are read; only the
+//! decision wakes whoever waits for it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::contest::{Manner, Standing, standing};
+use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
+use super::node::{Link, Script};
+use super::paper::Paper;
+use super::quorum::{Answer, Attempt, Nodes, Seat, Step, majority};
+use super::revocation;
+use crate::backend::lock;
+use crate::backends::redis::connection::Call;
+use crate::backends::redis::resp::Value;
+use crate::clock::Moment;
+use crate::{Error, Verdict};
+
+pub(super) struct Ballot {
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) line: Arc<Line>,
+    pub(super) paper: Paper,
+    /// Validity counts from here: before anything was sent.
+    pub(super) sent: Moment,
+    /// When a node shall not take the request any more.
+    pub(super) give_up_at: Moment,
+    proposal: u64,
+    state: Mutex<State>,
+    decided: Notify,
+}
+
+struct State {
+    attempt: Attempt<Moment>,
+    /// The connections that the nodes were asked over.
+    links: Vec<Option<Arc<Link>>>,
+    verdicts: Vec<Verdict>,
+    denials: Vec<Denial>,
+    /// To be asked as soon as they are connected.
+    expected: Nodes,
+    round_trip: Duration,
+    outcome: Option<Outcome>,
+}
+
+/// A node's answer that its key is somebody else's.
+#[derive(Clone, Debug)]
+pub(super) struct Denial {
+    pub(super) value: String,
+    pub(super) ttl: i64,
+    pub(super) counter: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Won { token: u64 },
+    Failed,
+}
+
+/// What an attempt that failed ran into.
+pub(super) struct Failure {
+    pub(super) denials: Vec<Denial>,
+    pub(super) granted: usize,
+    /// The node that is asked first denied, and no other was asked.
+    gated: bool,
+    /// How many nodes were asked and could not vote.
+    pub(super) silent: usize,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) round_trip: Duration,
+}
+
+impl Failure {
+    /// Who was in the way, if it was other contenders; `None` if too few nodes could vote.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        let n = self.verdicts.len();
+        if n - self.silent < majority(n) {
+            return None;
+        }
+        let left = |ttl: i64| u64::try_from(ttl).ok().map(Duration::from_millis);
+        let denials: Vec<_> =
+            self.denials.iter().map(|denial| (revocation::victim(&denial.value), left(denial.ttl))).collect();
+        Some(standing(n, self.granted, &denials, self.gated))
+    }
+
+    /// The holder's value and ttl: of whoever has the most nodes.
+    pub(super) fn holder(&self) -> Option<&Denial> {
+        let victim = |denial: &Denial| revocation::victim(&denial.value).to_owned();
+        let count = |value: &str| self.denials.iter().filter(|denial| victim(denial) == value).count();
+        self.denials.iter().max_by_key(|denial| count(&victim(denial)))
+    }
+}
+
+/// How long an attempt that has failed waits for the rest of the answers, if they belong into an error.
+const REST: Duration = Duration::from_millis(100);
+
+impl Ballot {
+    /// Asks the nodes. The decision comes by [`decision`](Self::decision).
+    pub(super) fn cast(
+        fleet: &Arc<Fleet>,
+        line: &Arc<Line>,
+        paper: Paper,
+        manner: Manner,
+        hint: u64,
+        timeout: Duration,
+    ) -> Arc<Self> {
+        let (n, sent) = (fleet.len(), fleet.clock.now());
+        let until = sent.plus(paper.ttl.saturating_sub(crate::lease::drift(paper.ttl)));
+        let seats = vec![Seat::Idle; n];
+        let (attempt, nodes) = match manner {
+            Manner::AtOnce => Attempt::at_once(seats, until),
+            Manner::InOrder => Attempt::in_order(seats, paper.first(n), until),
+        };
+        let mut times: Vec<u64> =
+            fleet.nodes.iter().map(|node| node.time(sent)).filter(|time| *time > 0).collect();
+        times.sort_unstable();
+        let state = State {
+            attempt,
+            links: vec![None; n],
+            verdicts: vec![late(); n],
+            denials: Vec::new(),
+            expected: Nodes::default(),
+            round_trip: Duration::ZERO,
+            outcome: None,
+        };
+        let ballot = Arc::new(Self {
+            fleet: fleet.clone(),
+            line: line.clone(),
+            paper,
+            sent,
+            give_up_at: sent.plus(timeout).min(until),
+            proposal: times.get(times.len() / 2).copied().unwrap_or(0).max(hint),
+            state: Mutex::new(state),
+            decided: Notify::new(),
+        });
+        ballot.act(&mut lock(&ballot.state), Step::Ask(nodes));
+        ballot
+    }
+
+    /// Waits for the decision, at most until the attempt's time is over.
+    pub(super) async fn decision(self: &Arc<Self>) -> Outcome {
+        let wait = async {
+            loop {
+                let (decided, changed) = (self.decided.notified(), self.line.changed());
+                tokio::pin!(decided, changed);
+                decided.as_mut().enable();
+                changed.as_mut().enable();
+                {
+                    let mut state = lock(&self.state);
+                    if !state.expected.is_empty() {
+                        let expected = std::mem::take(&mut state.expected);
+                        self.act(&mut state, Step::Ask(expected));
+                    }
+                    if let Some(outcome) = state.outcome {
+                        return outcome;
+                    }
+                }
+                tokio::select! {
+                    () = decided => {}
+                    () = changed => {}
+                }
+            }
+        };
+        match self.fleet.clock.within(Some(self.give_up_at), wait).await {
+            Some(outcome) => outcome,
+            None => {
+                self.abandon();
+                lock(&self.state).outcome.unwrap_or(Outcome::Failed)
+            }
+        }
+    }
+
+    /// Waits a little for what the other nodes have to say. An attempt fails with the first denial that leaves no majority,
+    /// which may be one: whether somebody holds the lock, and all that belongs into an error, shows only then.
+    pub(super) async fn hear_out(&self) {
+        let patience = match self.failure() {
+            failure if matches!(failure.standing(), Some(Standing::Held { .. } | Standing::Gated { .. })) => {
+                return;
+            }
+            failure if failure.standing().is_none() => REST,
+            failure => REST.min(failure.round_trip * 3),
+        };
+        let wait = async {
+            loop {
+                let heard = self.decided.notified();
+                tokio::pin!(heard);
+                heard.as_mut().enable();
+                if !lock(&self.state).attempt.seats.contains(&Seat::Asked) {
+                    return;
+                }
+                heard.await;
+            }
+        };
+        let deadline = self.fleet.clock.now().plus(patience).min(self.give_up_at);
+        self.fleet.clock.within(Some(deadline), wait).await;
+    }
+
+    /// Takes one step, and the steps that follow from it. Never waits.
+    fn act(self: &Arc<Self>, state: &mut State, step: Step) {
+        let mut heard: Vec<(usize, Answer)> = Vec::new();
+        let mut next = Some(step);
+        while let Some(step) = next {
+            match step {
+                Step::Wait => {}
+                Step::Ask(nodes) => {
+                    let insist = self.line.up().len() < majority(self.fleet.len());
+                    heard
+                        .extend(nodes.iter().filter_map(|node| Some((node, self.ask(state, node, insist)?))));
+                }
+                Step::Confirm { token, nodes } => {
+                    let question = Arc::new(Confirmation { ballot: self.clone(), token });
+                    for node in nodes.iter() {
+                        let put = state.links[node].as_ref().map(|link| self.fleet.put(&question, link));
+                        if !matches!(put, Some(Ok(()))) {
+                            heard.push((node, Answer::Silent));
+                        }
+                    }
+                }
+                Step::Won { token } => self.decide(state, Outcome::Won { token }),
+                Step::Failed => self.decide(state, Outcome::Failed),
+            }
+            next = heard.pop().map(|(node, answer)| state.attempt.hear(node, answer, self.fleet.clock.now()));
+        }
+    }
+
+    fn decide(&self, state: &mut State, outcome: Outcome) {
+        state.outcome = Some(outcome);
+        self.decided.notify_waiters();
+    }
+
+    /// Asks one node for its vote. Returns an answer if there will be none.
+    fn ask(self: &Arc<Self>, state: &mut State, node: usize, insist: bool) -> Option<Answer> {
+        match self.fleet.reach(&self.line, node, self.fleet.clock.now(), insist) {
+            Reach::Opening => {
+                state.expected.insert(node);
+                None
+            }
+            Reach::Down(verdict) => {
+                state.verdicts[node] = verdict;
+                Some(Answer::Silent)
+            }
+            Reach::Up(link) => match self.fleet.put(self, &link) {
+                Ok(()) => {
+                    state.links[node] = Some(link);
+                    None
+                }
+                Err(why) => {
+                    state.verdicts[node] = Verdict::Unreachable { why };
+                    Some(Answer::Silent)
+                }
+            },
+        }
+    }
+
+    fn note(self: &Arc<Self>, node: usize, answer: Answer, note: impl FnOnce(&mut State)) {
+        let now = self.fleet.clock.now();
+        let mut state = lock(&self.state);
+        note(&mut state);
+        if state.round_trip.is_zero() {
+            state.round_trip = now.since(self.sent);
+        }
+        let step = state.attempt.hear(node, answer, now);
+        self.act(&mut state, step);
+        if state.outcome == Some(Outcome::Failed) {
+            self.decided.notify_waiters();
+        }
+    }
+
+    /// Ends the attempt: nothing more is sent.
+    pub(super) fn abandon(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        let step = state.attempt.give_up();
+        self.act(&mut state, step);
+    }
+
+    /// The connections over which nodes were asked, by node.
+    pub(super) fn links(&self) -> Vec<Option<Arc<Link>>> {
+        lock(&self.state).links.clone()
+    }
+
+    pub(super) fn failure(&self) -> Failure {
+        let state = lock(&self.state);
+        Failure {
+            denials: state.denials.clone(),
+            granted: state.attempt.granted().len(),
+            gated: state.attempt.gate.is_some(),
+            silent: state.attempt.asked().iter().filter(|&node| !voted(&state.verdicts[node])).count(),
+            verdicts: state.verdicts.clone(),
+            round_trip: state.round_trip,
+        }
+    }
+
+    /// Why no majority could vote.
+    pub(super) fn no_majority(&self) -> Error {
+        self.fleet.no_majority(lock(&self.state).verdicts.clone())
+    }
+
+    /// Sends something while the attempt is not decided. Whoever gives it back has decided it before.
+    fn while_open(&self, send: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        let state = lock(&self.state);
+        if state.outcome.is_some() {
+            return Err("the attempt is over".to_owned());
+        }
+        send()
+    }
+
+    /// The latest that a node may act on a request of this attempt, by its own clock.
+    fn not_after(&self, link: &Link, sent: Moment) -> String {
+        let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
+        link.node.time(sent).saturating_add(left).to_string()
+    }
+}
+
+impl Question for Ballot {
+    fn script(&self) -> Script {
+        self.paper.script()
+    }
+
+    fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
+        if sent >= self.give_up_at {
+            return Err("its time is over".to_owned());
+        }
+        let (proposal, not_after) = (self.proposal.to_string(), self.not_after(link, sent));
+        self.paper.send(link, &self.fleet.config, &proposal, &not_after, sent, call)
+    }
+
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
+        self.while_open(|| self.send(link, sent, call))
+    }
+
+    fn hear(self: Arc<Self>, node: usize, heard: Heard) {
+        match heard {
+            Heard::Not(verdict) => self.note(node, Answer::Silent, |state| state.verdicts[node] = verdict),
+            Heard::Reply(Value::Int(value)) => {
+                let value = u64::try_from(value).unwrap_or(0);
+                self.note(node, Answer::Granted(value), |state| state.verdicts[node] = Verdict::Granted);
+            }
+            Heard::Reply(reply) => {
+                let denial = denial(&reply);
+                let by = self.paper.holder(&denial).to_string();
+                self.note(node, Answer::Denied, |state| {
+                    state.verdicts[node] = Verdict::Held { by };
+                    state.denials.push(denial);
+                });
+            }
+        }
+    }
+}
+
+fn voted(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Granted | Verdict::Held { .. })
+}
+
+/// What a node said of the holder. A key of another type is a foreign client's, of whom nothing is known.
+fn denial(reply: &Value) -> Denial {
+    let Some([_, value, ttl, counter, _]) = reply.as_list() else {
+        return Denial { value: String::new(), ttl: -1, counter: 0 };
+    };
+    let value = match value {
+        Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        _ => String::new(),
+    };
+    let counter = counter.as_int().and_then(|counter| u64::try_from(counter).ok()).unwrap_or(0);
+    Denial { value, ttl: ttl.as_int().unwrap_or(-1), counter }
+}
+
+/// The second round of a ballot: asks nodes that granted with a smaller counter to confirm the token.
+struct Confirmation {
+    ballot: Arc<Ballot>,
+    token: u64,
+}
+
+impl Question for Confirmation {
+    fn script(&self) -> Script {
+        Script::Hold
+    }
+
+    fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
+        let ballot = &self.ballot;
+        let (paper, config) = (&ballot.paper, &ballot.fleet.config);
+        let (node_key, token) = (config.node_key(), self.token.to_string());
+        let keys = [node_key.as_str(), &paper.keys.lock, &paper.keys.counter];
+        let not_after = ballot.not_after(link, sent);
+        let arguments = [&*link.votes, &not_after, "confirm", &paper.value, &paper.px, &token];
+        link.eval(Script::Hold, &keys, &arguments, sent, call)
+    }
+
+    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
+        self.ballot.while_open(|| self.send(link, sent, call))
+    }
+
+    fn hear(self: Arc<Self>, node: usize, heard: Heard) {
+        let confirmed = matches!(
+            &heard,
+            Heard::Reply(reply) if matches!(reply.as_list(), Some([_, Value::Int(1)]))
+        );
+        let answer = if confirmed { Answer::Confirmed(self.token) } else { Answer::Refused(self.token) };
+        self.ballot.note(node, answer, |state| {
+            if !confirmed {
+                state.verdicts[node] = Verdict::Held { by: "another attempt since".to_owned() };
+            }
+        });
+    }
+}

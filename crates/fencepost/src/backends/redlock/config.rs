@@ -1,0 +1,318 @@
+//! What a `redlock:` URL says.
+
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::quorum::MAX_NODES;
+use crate::backends::redis::config::{Address, Config as NodeConfig};
+use crate::url::StoreUrl;
+use crate::{Error, Result, Verdict, format_duration};
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
+/// A shorter quarantine leaves little room for wrong server clocks.
+const COMFORTABLE_QUARANTINE: Duration = Duration::from_secs(30);
+/// A proposal moves a counter by at most this from the node's own clock.
+const MOST_BOUND: Duration = Duration::from_secs(5);
+/// What the arithmetic of leases allows for anyway.
+const LEAST_DRIFT: f64 = 0.01;
+
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    /// The URL for messages, without passwords.
+    pub(super) label: String,
+    pub(super) nodes: Vec<NodeConfig>,
+    pub(super) prefix: String,
+    /// The longest that a node's answer is waited for.
+    pub(super) timeout: Duration,
+    /// The longest lease. All clients of a deployment agree on it: a quarantine is longer.
+    pub(super) max_ttl: Duration,
+    /// How long a node that may have lost data does not vote.
+    pub(super) quarantine: Duration,
+    /// How much longer than asked a node keeps a key, for clocks that run at rates more than 1 % apart.
+    stretch: f64,
+    /// Fingerprint of the deployment: how many nodes, and which.
+    pub(super) members: String,
+}
+
+impl Config {
+    pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
+        let label = url.to_string();
+        let n = url.hosts.len();
+        if n < 3 {
+            return Err(Error::invalid(format!(
+                "a redlock URL names at least 3 independent servers, not {n}: one that fails must leave a majority; for a \
+                 single server use `redis://host`"
+            )));
+        }
+        if n > MAX_NODES {
+            return Err(Error::invalid(format!(
+                "a redlock URL names at most {MAX_NODES} servers; 5 are plenty"
+            )));
+        }
+        let max_ttl = url.take_duration("max_ttl")?.unwrap_or(DEFAULT_MAX_TTL);
+        if max_ttl < Duration::from_millis(10) || max_ttl > Duration::from_secs(24 * 3600) {
+            return Err(Error::invalid("parameter `max_ttl` must be between 10ms and 24h"));
+        }
+        let drift = drift(url.take("drift"))?;
+        let quarantine = quarantine(&mut url, max_ttl, drift)?;
+        let deployment = url.take("deployment");
+        let nodes = Self::nodes(&mut url)?;
+        let members = members(&nodes, deployment.as_deref())?;
+        let (prefix, timeout) = (nodes[0].prefix.clone(), nodes[0].timeout);
+        Ok(Self { label, nodes, prefix, timeout, max_ttl, quarantine, stretch: drift - LEAST_DRIFT, members })
+    }
+
+    /// What the URL says of each node, in the terms of a single server's URL.
+    fn nodes(url: &mut StoreUrl) -> Result<Vec<NodeConfig>> {
+        let database = match url.take("db") {
+            Some(database) => format!("/{database}"),
+            None => std::mem::take(&mut url.path),
+        };
+        let hosts = std::mem::take(&mut url.hosts);
+        let tls = hosts.iter().any(|host| host.scheme.as_deref() == Some("rediss"));
+        let mut nodes = Vec::with_capacity(hosts.len());
+        for host in hosts {
+            let mut one = url.clone();
+            one.scheme = host.scheme.clone().unwrap_or_else(|| "redis".to_owned());
+            if !matches!(one.scheme.as_str(), "redis" | "rediss") {
+                return Err(Error::invalid("a node of a redlock URL is a `redis://` or `rediss://` server"));
+            }
+            if tls && one.scheme == "redis" {
+                // What only its neighbours need is not unknown.
+                for key in ["ca", "cert", "key", "server_name"] {
+                    one.take(key);
+                }
+            }
+            (one.user, one.password) = host.login.clone().unwrap_or_default();
+            one.path.clone_from(&database);
+            one.hosts = vec![host];
+            let mut node = NodeConfig::from_url_with(one, DEFAULT_TIMEOUT)?;
+            if node.allow_replica {
+                return Err(Error::invalid(
+                    "a replica cannot vote; `allow=replica` makes no sense with redlock",
+                ));
+            }
+            node.label = node.label.split('?').next().unwrap_or_default().to_owned();
+            nodes.push(node);
+        }
+        Ok(nodes)
+    }
+
+    /// The key that says whether a node votes: a name that no lock can have.
+    pub(super) fn node_key(&self) -> String {
+        format!("{{{}fencepost}}:node", self.prefix)
+    }
+
+    /// Why a node does not vote, by its node key `said`; `None` if a greeting may change that. `votes` is what the key
+    /// would have to be, `time` the node's clock.
+    pub(super) fn standing(&self, said: &str, votes: &str, time: u64) -> Option<Verdict> {
+        let mut words = said.splitn(6, ' ');
+        let [run, max_ttl, quarantine, members, ready, reason] = std::array::from_fn(|_| words.next());
+        let ours = votes.splitn(4, ' ').collect::<Vec<_>>();
+        if run != ours.first().copied() || said == votes || ours.len() != 4 {
+            return None;
+        }
+        let differences: Vec<String> =
+            [("max_ttl", max_ttl), ("quarantine", quarantine), ("members", members)]
+                .into_iter()
+                .zip(&ours[1..])
+                .filter(|((_, theirs), ours)| *theirs != Some(**ours))
+                .map(|((what, theirs), ours)| difference(what, theirs.unwrap_or("?"), ours))
+                .collect();
+        if !differences.is_empty() {
+            return Some(Verdict::Refused {
+                why: format!(
+                    "it belongs to another deployment ({}); all clients must name the same nodes and parameters, and `fencepost \
+                     init --reconfigure` changes them",
+                    differences.join(", ")
+                ),
+            });
+        }
+        let left = ready?.parse::<u64>().ok()?.saturating_sub(time);
+        let why = match reason {
+            Some("new") => "it is new, or has lost its data",
+            Some("restarted") => "it was restarted, and may have lost data",
+            _ => "its deployment was changed",
+        };
+        (left > 0).then(|| Verdict::Quarantined { left: Duration::from_micros(left), why: why.to_owned() })
+    }
+
+    /// How long a node shall keep a key for a lease of `ttl`.
+    pub(super) fn key_life(&self, ttl: Duration) -> Duration {
+        ttl + ttl.mul_f64(self.stretch)
+    }
+
+    /// How far a proposal may be from a node's clock. After a loss of data, tokens stay in order as long as the clocks of
+    /// the servers are right within `(quarantine - 2 * bound) / 2`.
+    pub(super) fn bound(&self) -> Duration {
+        (self.quarantine / 6).min(MOST_BOUND)
+    }
+
+    /// Refuses a ttl that a quarantine would not outlast.
+    pub(super) fn check_ttl(&self, ttl: Duration) -> Result<()> {
+        if ttl <= self.max_ttl {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "a ttl of {} is longer than this deployment's max_ttl of {}; use a ttl of a few seconds, which is renewed while the \
+             lock is held, or change `max_ttl` in the URL of every client and run `fencepost init --reconfigure`",
+            format_duration(ttl),
+            format_duration(self.max_ttl)
+        )))
+    }
+}
+
+/// What is different in a node's deployment, for people.
+fn difference(what: &str, theirs: &str, ours: &str) -> String {
+    let span = |text: &str| {
+        text.parse().map_or_else(|_| text.to_owned(), |number| format_duration(Duration::from_millis(number)))
+    };
+    match what {
+        "members" => format!("of {} other nodes", theirs.split('-').next().unwrap_or("?")),
+        what => format!("{what} {} instead of {}", span(theirs), span(ours)),
+    }
+}
+
+fn drift(text: Option<String>) -> Result<f64> {
+    let Some(text) = text else { return Ok(LEAST_DRIFT) };
+    match text.parse::<f64>() {
+        Ok(drift) if (LEAST_DRIFT..=0.5).contains(&drift) => Ok(drift),
+        _ => Err(Error::invalid(format!(
+            "parameter `drift` is how far apart the rates of clocks may be, from `0.01` (the default) to `0.5`, not `{text}`"
+        ))),
+    }
+}
+
+fn quarantine(url: &mut StoreUrl, max_ttl: Duration, drift: f64) -> Result<Duration> {
+    // Longer than every lease that a node can have granted before it lost its data.
+    let least = max_ttl.mul_f64(1.0 + drift) + max_ttl.mul_f64(drift - LEAST_DRIFT) + Duration::from_secs(1);
+    let Some(quarantine) = url.take_duration("quarantine")? else {
+        return Ok(least.max(COMFORTABLE_QUARANTINE));
+    };
+    if quarantine < least {
+        return Err(Error::invalid(format!(
+            "parameter `quarantine` must be at least {} with a max_ttl of {}: a node that lost its data must not vote while \
+             a lock that it granted may be held",
+            format_duration(least),
+            format_duration(max_ttl)
+        )));
+    }
+    if quarantine < COMFORTABLE_QUARANTINE {
+        tracing::warn!(
+            ?quarantine,
+            "a quarantine below 30s keeps tokens in order after a loss of data only if the clocks of the servers are right \
+             within a third of it"
+        );
+    }
+    Ok(quarantine)
+}
+
+/// The fingerprint that keeps two fleets, which count majorities of different sets, from voting on the same nodes.
+fn members(nodes: &[NodeConfig], deployment: Option<&str>) -> Result<String> {
+    let mut names: Vec<String> = nodes.iter().map(address).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Error::invalid(format!("the redlock URL names `{}` twice", pair[0])));
+    }
+    let text = deployment.map_or_else(|| names.join("\n"), |name| format!("deployment {name}"));
+    let hash = Sha256::digest(text.as_bytes());
+    let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{}-{hash}", nodes.len()))
+}
+
+fn address(node: &NodeConfig) -> String {
+    match &node.address {
+        Address::Tcp { host, port } => format!("{}:{port}/{}", host.to_ascii_lowercase(), node.database),
+        Address::Unix(path) => path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::from_url(StoreUrl::parse(text)?)
+    }
+
+    #[test]
+    fn each_node_has_its_own_scheme_and_login() {
+        let config = parse("redlock:redis://u:p@a,rediss://b:7000,:q@c?ca=/x&prefix=app:&db=2").unwrap();
+        assert_eq!(config.nodes.len(), 3);
+        assert_eq!(config.nodes.iter().filter(|node| node.tls.is_some()).count(), 1);
+        let logins: Vec<_> =
+            config.nodes.iter().map(|node| (node.user.as_deref(), node.password.as_deref())).collect();
+        assert_eq!(logins, [(Some("u"), Some("p")), (Some("u"), Some("p")), (None, Some("q"))]);
+        assert!(config.nodes.iter().all(|node| node.database == 2 && node.prefix == "app:"));
+        assert_eq!(config.nodes[1].label, "rediss://u@b:7000/2");
+        assert_eq!(parse("redlock://a,b,c/3").unwrap().nodes[2].database, 3);
+    }
+
+    #[test]
+    fn the_order_of_the_nodes_does_not_matter_but_which_they_are_does() {
+        let members = |text| parse(text).unwrap().members;
+        assert_eq!(members("redlock://a,b,c"), members("redlock://c:6379,A,b"));
+        assert_ne!(members("redlock://a,b,c"), members("redlock://a,b,d"));
+        assert_ne!(members("redlock://a,b,c"), members("redlock://a,b,c/1"));
+        assert_eq!(members("redlock://a,b,c?deployment=x"), members("redlock://d,e,f?deployment=x"));
+        assert_ne!(members("redlock://a,b,c?deployment=x"), members("redlock://a,b,c,d?deployment=x"));
+    }
+
+    #[test]
+    fn a_quarantine_outlasts_every_lease() {
+        let config = parse("redlock://a,b,c").unwrap();
+        assert_eq!(config.max_ttl, DEFAULT_MAX_TTL);
+        assert_eq!(config.quarantine, Duration::from_millis(61_600));
+        assert_eq!(config.bound(), MOST_BOUND);
+        let config = parse("redlock://a,b,c?max_ttl=1s&quarantine=3s").unwrap();
+        assert_eq!(config.bound(), Duration::from_millis(500));
+        assert!(config.check_ttl(Duration::from_secs(1)).is_ok());
+        assert!(config.check_ttl(Duration::from_millis(1001)).is_err());
+        let config = parse("redlock://a,b,c?drift=0.11&max_ttl=10s").unwrap();
+        assert_eq!(config.key_life(Duration::from_secs(10)), Duration::from_secs(11));
+        assert!(config.quarantine >= COMFORTABLE_QUARANTINE);
+    }
+
+    #[test]
+    fn a_node_key_says_why_a_node_does_not_vote() {
+        let config = parse("redlock://a,b,c?max_ttl=1s&quarantine=3s").unwrap();
+        let votes = format!("ab12 1000 3000 {}", config.members);
+        let standing = |said: &str| config.standing(said, &votes, 5_000_000);
+        assert_eq!(standing(&votes), None);
+        assert_eq!(standing(""), None, "missing: greet");
+        assert_eq!(standing(&votes.replace("ab12", "cd34")), None, "restarted: greet");
+        assert_eq!(standing(&format!("{votes} 4999999 new")), None, "over: greet");
+        assert!(matches!(
+            standing(&format!("{votes} 7000000 restarted")),
+            Some(Verdict::Quarantined { left, why }) if left == Duration::from_secs(2) && why.contains("restarted")
+        ));
+        for other in ["ab12 2000 3000 3-00", "ab12 1000 3000 5-00 9000000 new"] {
+            assert!(matches!(standing(other), Some(Verdict::Refused { .. })), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, word) in [
+            ("redlock://a,b", "redis://"),
+            ("redlock://", "redis://"),
+            ("redlock://a,b,A", "twice"),
+            ("redlock:redis://a,b,http://c", "rediss://"),
+            ("redlock://a,b,c?quarantine=10s", "quarantine"),
+            ("redlock://a,b,c?drift=0.001", "drift"),
+            ("redlock://a,b,c?drift=2%25", "drift"),
+            ("redlock://a,b,c?allow=replica", "replica"),
+            ("redlock://a,b,c?max_ttl=0s", "max_ttl"),
+            ("redlock://a,b,c?tll=1s", "`max_ttl`"),
+            ("redlock://a,b,c/x", "database"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{text}: {error}");
+            assert!(error.to_string().contains(word), "{text}: {error}");
+        }
+        let many: Vec<_> = (0..16).map(|node| format!("h{node}")).collect();
+        assert!(parse(&format!("redlock://{}", many.join(","))).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! `init`: declares a new deployment, or a change of one. For operators, never for programs: the nodes cannot tell whether
+//! they are new or have just lost everything while locks are held.
+
+use std::sync::Arc;
+
+use super::config::Config;
+use super::fleet::Fleet;
+use super::node::Link;
+use super::quorum::majority;
+use crate::clock::Clock;
+use crate::url::StoreUrl;
+use crate::{Error, Result, Verdict, format_duration};
+
+/// A channel that nobody is told of.
+const CHANNEL: &str = "fencepost-init";
+
+/// What a node's key says before anything is changed.
+struct State {
+    label: String,
+    /// How many members its deployment has, and their fingerprint; `None` if the node is in none.
+    members: Option<(usize, String)>,
+    /// It is a member of exactly this deployment, with these parameters.
+    same: bool,
+    votes: bool,
+}
+
+pub(in crate::backends) async fn init(url: StoreUrl, reconfigure: bool) -> Result<Vec<String>> {
+    let mut url = url;
+    url.take("ttl");
+    let fleet = Arc::new(Fleet::new(Config::from_url(url)?, Clock::system())?);
+    let links = greet(&fleet, "look").await?;
+    let states: Vec<_> = links.iter().map(|link| state(&fleet.config, link)).collect();
+    let mode = if reconfigure { check_change(&fleet.config, &states)? } else { check_new(&states)? };
+    let Some(mode) = mode else {
+        return Ok(states.iter().map(|state| format!("{} is a member already", state.label)).collect());
+    };
+    let links = greet(&fleet, mode).await?;
+    Ok(links.iter().map(|link| outcome(&fleet, link)).collect())
+}
+
+/// Connects to all nodes, none may be missing, and greets them.
+async fn greet(fleet: &Arc<Fleet>, mode: &'static str) -> Result<Vec<Link>> {
+    let connect = |node: usize| {
+        let fleet = fleet.clone();
+        tokio::spawn(async move {
+            let (config, timeout) = (&fleet.config, fleet.config.timeout);
+            let connect = fleet.nodes[node].connect(config, CHANNEL, mode, fleet.inbox.clone(), &fleet.clock);
+            match tokio::time::timeout(timeout, connect).await {
+                Ok(Ok(link)) => Ok(link),
+                Ok(Err(error)) => Err(Verdict::of(&error)),
+                Err(_) => Err(super::fleet::late()),
+            }
+        })
+    };
+    let connecting: Vec<_> = (0..fleet.len()).map(connect).collect();
+    let (mut links, mut trouble) = (Vec::new(), Vec::new());
+    for (node, link) in fleet.nodes.iter().zip(connecting) {
+        match link.await.unwrap_or_else(|_| Err(super::fleet::late())) {
+            Ok(link) => links.push(link),
+            Err(verdict) => trouble.push(format!("{} {verdict}", node.label())),
+        }
+    }
+    fleet.find_twins();
+    let twins = fleet.nodes.iter().filter_map(|node| Some(format!("{} {}", node.label(), node.twin()?)));
+    trouble.extend(twins);
+    if trouble.is_empty() {
+        return Ok(links);
+    }
+    Err(Error::config(format!("every node must be reachable and usable for this; {}", trouble.join("; "))))
+}
+
+fn state(config: &Config, link: &Link) -> State {
+    let members = link.said.split(' ').nth(3);
+    let members = members.and_then(|members| {
+        let (size, _) = members.split_once('-')?;
+        Some((size.parse().ok()?, members.to_owned()))
+    });
+    // All but the run, and what a quarantine appends.
+    let terms = |text: &str| text.split(' ').skip(1).take(3).map(str::to_owned).collect::<Vec<_>>();
+    let same = terms(&link.said) == terms(&link.votes);
+    debug_assert!(link.votes.contains(&config.members));
+    State { label: link.node.label().to_owned(), members, same, votes: link.said == link.votes }
+}
+
+/// Whether this can be a new deployment. `None`: it exists, and there is nothing to do.
+fn check_new(states: &[State]) -> Result<Option<&'static str>> {
+    if states.iter().all(|state| state.votes) {
+        return Ok(None);
+    }
+    if let Some(other) = states.iter().find(|state| state.members.is_some() && !state.same) {
+        return Err(Error::config(format!(
+            "{} belongs to another deployment, or to this one with other parameters; if it shall change, use `init --reconfigure`",
+            other.label
+        )));
+    }
+    if let Some(voter) = states.iter().find(|state| state.votes) {
+        return Err(Error::config(format!(
+            "this deployment is in use: {} votes in it; a node that was replaced or has lost its data votes by itself when its \
+             quarantine is over",
+            voter.label
+        )));
+    }
+    Ok(Some("found"))
+}
+
+/// Whether the members or parameters can be changed to these. The old deployment must lose its majority by it: else
+/// its clients would go on without noticing.
+fn check_change(config: &Config, states: &[State]) -> Result<Option<&'static str>> {
+    if states.iter().all(|state| state.same) {
+        return Ok(None);
+    }
+    let mut old: Vec<&(usize, String)> =
+        states.iter().filter(|state| !state.same).filter_map(|state| state.members.as_ref()).collect();
+    if old.is_empty() && !states.iter().any(|state| state.same) {
+        return Err(Error::config(
+            "none of these nodes is in a deployment yet; declare a new one with `init`",
+        ));
+    }
+    old.sort_unstable();
+    for group in old.chunk_by(|a, b| a == b) {
+        let (size, members) = group[0];
+        // The same nodes with another max_ttl or quarantine are all here.
+        let left = size.saturating_sub(group.len());
+        if *members != config.members && left >= majority(*size) {
+            return Err(Error::config(format!(
+                "{left} of the {size} nodes of the old deployment are not in the new list, and are a majority: its clients would go \
+                 on locking there; replace at most {} at a time",
+                size - majority(*size)
+            )));
+        }
+    }
+    Ok(Some("reform"))
+}
+
+fn outcome(fleet: &Fleet, link: &Link) -> String {
+    let label = link.node.label();
+    if link.said == link.votes {
+        return format!("{label} votes");
+    }
+    let time = link.node.time(fleet.clock.now());
+    match fleet.config.standing(&link.said, &link.votes, time) {
+        Some(Verdict::Quarantined { left, .. }) => format!("{label} votes in {}", format_duration(left)),
+        Some(verdict) => format!("{label} {verdict}"),
+        None => format!("{label} votes when it is greeted next"),
+    }
+}

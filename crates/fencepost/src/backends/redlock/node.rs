@@ -1,0 +1,266 @@
+//! One node, as this process sees it: how to reach it, what its clock says, and connections to it that have been
+//! greeted.
+//!
+//! Votes only ever go over connections that we opened and greeted ourselves. A connection ends with the server's process,
+//! so a server that was restarted, and may have lost data, is always met by a greeting first.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::config::Config;
+use crate::backend::lock;
+use crate::backends::redis::connection::{Call, Connection, Reply};
+use crate::backends::redis::dial::Dial;
+use crate::backends::redis::inbox::Inbox;
+use crate::backends::redis::resp::Value;
+use crate::clock::{Clock, Moment};
+use crate::{Error, Result, Verdict};
+
+/// The scripts, in the order of [`SCRIPTS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Script {
+    Acquire,
+    Hold,
+    Release,
+    Attach,
+    Revoke,
+}
+
+const SCRIPTS: [&str; 5] = [
+    concat!(include_str!("prelude.lua"), include_str!("acquire.lua")),
+    concat!(include_str!("prelude.lua"), include_str!("hold.lua")),
+    include_str!("release.lua"),
+    concat!(include_str!("prelude.lua"), include_str!("attach.lua")),
+    concat!(include_str!("prelude.lua"), include_str!("revoke.lua")),
+];
+
+const GREET: &str = include_str!("greet.lua");
+
+/// A node's clock that differs by more than this from what it should be has leapt.
+const LEAP: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) index: usize,
+    pub(super) dial: Dial,
+    known: Mutex<Known>,
+}
+
+/// What is known of a node.
+#[derive(Debug, Default)]
+struct Known {
+    /// Which run of the server answered the last greeting.
+    run: Option<String>,
+    /// Another node that is the same server.
+    twin: Option<String>,
+    /// A reading in microseconds, and between which moments it was taken.
+    reading: Option<(u64, Moment, Moment)>,
+    /// The clock has leapt: its leases may end early, so its votes do not count until then.
+    distrusted_until: Option<Moment>,
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Node {
+    pub(super) fn new(index: usize, dial: Dial) -> Self {
+        Self { index, dial, known: Mutex::default() }
+    }
+
+    pub(super) fn label(&self) -> &str {
+        &self.dial.config.label
+    }
+
+    /// The latest that the node's clock can show now, in microseconds, unless it has leapt.
+    pub(super) fn time(&self, now: Moment) -> u64 {
+        lock(&self.known).reading.map_or(0, |(reading, sent, _)| reading + micros(now.since(sent)))
+    }
+
+    /// The earliest that it can show now.
+    pub(super) fn time_at_least(&self, now: Moment) -> u64 {
+        lock(&self.known).reading.map_or(0, |(reading, _, answered)| reading + micros(now.since(answered)))
+    }
+
+    /// Takes in a reading of the node's clock that came with the answer to a request.
+    pub(super) fn read_clock(&self, reading: u64, sent: Moment, now: Moment, config: &Config) {
+        let mut known = lock(&self.known);
+        let mut better = true;
+        if let Some((before, asked, answered)) = known.reading {
+            let passed = Duration::from_micros(reading.abs_diff(before));
+            let (least, most) = (sent.since(answered), now.since(asked));
+            let back = reading < before;
+            let ahead = !back && passed > most + most / 100 + LEAP;
+            let behind = !back && passed + least / 100 + LEAP < least || back && passed > LEAP;
+            // The answer to a slow request says little about when the clock was read. The older reading stays while it
+            // tells more, and this one does not contradict it.
+            let vague = now.since(sent) > answered.since(asked) + now.since(answered) / 100;
+            better = !vague || back || passed > most || passed < least;
+            if ahead || behind {
+                tracing::warn!(
+                    node = self.label(), ?passed, backwards = back, expected = ?most,
+                    "the clock of this node has leapt: leases there may end early or late, so its votes do not count for the \
+                     length of a quarantine; see that its clock is slewed, not stepped"
+                );
+                known.distrusted_until = Some(now.plus(config.quarantine));
+            }
+        }
+        if better {
+            known.reading = Some((reading, sent, now));
+        }
+    }
+
+    /// Why the node's votes do not count, whatever it says.
+    pub(super) fn objection(&self, now: Moment) -> Option<Verdict> {
+        if let Some(why) = self.twin() {
+            return Some(Verdict::Refused { why });
+        }
+        let left = lock(&self.known).distrusted_until?.since(now);
+        (!left.is_zero()).then(|| Verdict::Quarantined { left, why: "its clock has leapt".to_owned() })
+    }
+
+    pub(super) fn run(&self) -> Option<String> {
+        lock(&self.known).run.clone()
+    }
+
+    /// What is wrong if the same server is in the list under another name, too.
+    pub(super) fn twin(&self) -> Option<String> {
+        let known = lock(&self.known);
+        known.twin.as_ref().map(|twin| {
+            format!("is the same server as {twin}; every node must be a server of its own, best on a machine of its own")
+        })
+    }
+
+    /// Notes which other node, if any, is the same server.
+    pub(super) fn set_twin(&self, twin: Option<&Self>) {
+        lock(&self.known).twin = twin.map(|twin| twin.label().to_owned());
+    }
+
+    /// Opens and greets a connection. `mode` says what the greeting shall settle.
+    pub(super) async fn connect(
+        self: &Arc<Self>,
+        config: &Config,
+        channel: &str,
+        mode: &str,
+        inbox: Arc<Inbox>,
+        clock: &Clock,
+    ) -> Result<Link> {
+        let connection = Connection::start(self.dial.open().await?, move |push| inbox.deliver(&push));
+        let sent = clock.now();
+        let [max_ttl, quarantine] =
+            [config.max_ttl, config.quarantine].map(|span| span.as_millis().to_string());
+        let key = config.node_key();
+        let greet = ["EVAL", GREET, "1", &key, &max_ttl, &quarantine, &config.members, mode];
+        let greeting = self.dial.greet(&connection, channel, &SCRIPTS, &greet).await?;
+        let Some((run, said, time)) = greeted(&greeting.last) else {
+            return Err(Error::Backend {
+                store: self.label().to_owned(),
+                source: format!("a greeting that makes no sense: {:?}", greeting.last).into(),
+            });
+        };
+        self.read_clock(time, sent, clock.now(), config);
+        lock(&self.known).run = Some(run.to_owned());
+        let votes = format!("{run} {max_ttl} {quarantine} {}", config.members);
+        tracing::debug!(node = self.label(), run, said, "connected");
+        let said = said.to_owned();
+        Ok(Link { node: self.clone(), connection, votes, said, scripts: greeting.scripts })
+    }
+}
+
+fn greeted(value: &Value) -> Option<(&str, &str, u64)> {
+    let [run, said, time] = value.as_list()? else { return None };
+    Some((run.as_text()?, said.as_text()?, u64::try_from(time.as_int()?).ok()?))
+}
+
+/// A greeted connection to one node.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) node: Arc<Node>,
+    connection: Connection,
+    /// What the node key is while this run of the server votes in our deployment.
+    pub(super) votes: String,
+    /// What the node key was after the greeting.
+    pub(super) said: String,
+    scripts: Vec<String>,
+}
+
+impl Link {
+    /// Sends a script; never waits. `call` is not called if this fails.
+    pub(super) fn eval(
+        &self,
+        script: Script,
+        keys: &[&str],
+        arguments: &[&str],
+        sent: Moment,
+        call: Call,
+    ) -> Result<(), String> {
+        let count = keys.len().to_string();
+        let mut words = Vec::with_capacity(3 + keys.len() + arguments.len());
+        words.extend_from_slice(&["EVALSHA", &self.scripts[script as usize], &count]);
+        words.extend_from_slice(keys);
+        words.extend_from_slice(arguments);
+        self.connection.send_calling(&words, sent, call)
+    }
+
+    /// Loads a script again that the server has forgotten.
+    pub(super) fn load(&self, script: Script, sent: Moment) {
+        let words = ["SCRIPT", "LOAD", SCRIPTS[script as usize]];
+        let _ = self.connection.send_calling(&words, sent, Box::new(drop));
+    }
+
+    /// Greets the node again: its node key is gone, or its quarantine is over.
+    pub(super) fn greet(&self, config: &Config, sent: Moment) {
+        let [max_ttl, quarantine] =
+            [config.max_ttl, config.quarantine].map(|span| span.as_millis().to_string());
+        let key = config.node_key();
+        let words = ["EVAL", GREET, "1", &key, &max_ttl, &quarantine, &config.members, "meet"];
+        let _ = self.connection.send_calling(&words, sent, Box::new(drop));
+    }
+
+    /// Sends a plain command.
+    pub(super) fn command(&self, words: &[&str]) -> Result<Reply, String> {
+        self.connection.command(words)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.connection.has_ended()
+    }
+
+    pub(super) fn why_ended(&self) -> String {
+        self.connection.why_ended()
+    }
+
+    pub(super) fn close(&self) {
+        self.connection.close();
+    }
+
+    /// Whether a request has a chance over this connection.
+    pub(super) fn condition(&self, now: Moment, timeout: Duration) -> Condition {
+        if self.connection.has_ended() {
+            return Condition::Ended;
+        }
+        let (unanswered, oldest) = self.connection.backlog();
+        if oldest.is_some_and(|sent| now.since(sent) > timeout) {
+            return Condition::Stuck;
+        }
+        if unanswered >= MOST_UNANSWERED {
+            return Condition::Out(Verdict::Unreachable {
+                why: format!("{unanswered} requests are unanswered"),
+            });
+        }
+        self.node.objection(now).map_or(Condition::Good, Condition::Out)
+    }
+}
+
+/// A node that lags behind by so many requests is left out until it has caught up: callers go on as soon as a majority
+/// has answered, so nothing else would bound what gathers for a slow one.
+const MOST_UNANSWERED: usize = 1024;
+
+pub(super) enum Condition {
+    Good,
+    /// Not to be asked for now.
+    Out(Verdict),
+    Ended,
+    /// A request has been unanswered for too long.
+    Stuck,
+}

@@ -1,0 +1,83 @@
+//! What an attempt asks each node for: the lock, for a new holder; or the lock of somebody else, to revoke it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::ballot::Denial;
+use super::config::Config;
+use super::keys::Keys;
+use super::node::{Link, Script};
+use super::revocation;
+use crate::backends::redis::connection::Call;
+use crate::clock::Moment;
+use crate::{Holder, Name};
+
+#[derive(Debug)]
+pub(super) struct Paper {
+    pub(super) name: Name,
+    pub(super) keys: Arc<Keys>,
+    /// What the lock key shall be.
+    pub(super) value: Arc<str>,
+    pub(super) ttl: Duration,
+    /// How long a node shall keep the key, in milliseconds.
+    pub(super) px: String,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// A new holder. With an entry for the queue, it is woken when the lock is released.
+    Lock { entry: Option<Arc<str>> },
+    /// Takes the lock away from whoever has the value `seen`, and tells it.
+    Revoke { seen: String, channel: String, message: String },
+}
+
+impl Paper {
+    pub(super) fn send(
+        &self,
+        link: &Link,
+        config: &Config,
+        proposal: &str,
+        not_after: &str,
+        sent: Moment,
+        call: Call,
+    ) -> Result<(), String> {
+        let (node_key, bound) = (config.node_key(), config.bound().as_micros().to_string());
+        let keys = [&*node_key, &self.keys.lock, &self.keys.counter, &self.keys.queue];
+        let votes = link.votes.as_str();
+        match &self.kind {
+            Kind::Lock { entry: None } => {
+                let arguments = [votes, not_after, &self.value, &self.px, proposal, &bound];
+                link.eval(Script::Acquire, &keys[..3], &arguments, sent, call)
+            }
+            Kind::Lock { entry: Some(entry) } => {
+                let arguments = [votes, not_after, &self.value, &self.px, proposal, &bound, entry];
+                link.eval(Script::Acquire, &keys, &arguments, sent, call)
+            }
+            Kind::Revoke { seen, channel, message } => {
+                let arguments =
+                    [votes, not_after, seen, &self.value, &self.px, proposal, &bound, channel, message];
+                link.eval(Script::Revoke, &keys[..3], &arguments, sent, call)
+            }
+        }
+    }
+
+    pub(super) fn script(&self) -> Script {
+        match self.kind {
+            Kind::Lock { .. } => Script::Acquire,
+            Kind::Revoke { .. } => Script::Revoke,
+        }
+    }
+
+    /// The node that all contenders for this lock ask first when they ask in order.
+    pub(super) fn first(&self, n: usize) -> usize {
+        let hash = Sha256::digest(self.name.as_str().as_bytes());
+        usize::from(hash[0]) % n
+    }
+
+    pub(super) fn holder(&self, denial: &Denial) -> Holder {
+        revocation::holder(&self.name, &denial.value, denial.ttl, Some(denial.counter))
+    }
+}

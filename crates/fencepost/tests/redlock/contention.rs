@@ -1,0 +1,96 @@
+//! Many clients on one lock: everybody gets it, never two at once, and tokens grow in the order in which it was had.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fencepost::Locks;
+use fencepost_testkit::redis::Fleet;
+
+use crate::stage::{CALM, LONG, bounded, connect, declared, is_clear, patient};
+
+/// What is known of a lock that many use.
+#[derive(Default)]
+struct History {
+    inside: AtomicUsize,
+    last: AtomicU64,
+    turns: Mutex<Vec<usize>>,
+}
+
+impl History {
+    async fn turn(&self, locks: &Locks, client: usize) {
+        let guard = patient(locks, "a").acquire().await.unwrap();
+        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+        let token = guard.token().get();
+        let before = self.last.swap(token, Ordering::SeqCst);
+        assert!(before < token, "{before} before {token}");
+        tokio::task::yield_now().await;
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.turns.lock().unwrap()[client] += 1;
+        guard.release().await.unwrap();
+    }
+}
+
+/// Lets many tasks, with few connections or one each, have the lock until each has had it `turns` times.
+async fn everybody_gets_it(fleet: &Fleet, clients: usize, connections: usize, turns: usize) {
+    let history = Arc::new(History::default());
+    *history.turns.lock().unwrap() = vec![0; clients];
+    let mut stores = Vec::new();
+    for _ in 0..connections {
+        stores.push(connect(fleet, CALM).await);
+    }
+    let tasks: Vec<_> = (0..clients)
+        .map(|client| {
+            let (history, locks) = (history.clone(), stores[client % connections].clone());
+            tokio::spawn(async move {
+                for _ in 0..turns {
+                    history.turn(&locks, client).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        bounded("everybody has had it", task).await.unwrap();
+    }
+    assert!(history.turns.lock().unwrap().iter().all(|had| *had == turns));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_clients_share_a_lock() {
+    let fleet = declared(5, CALM).await;
+    everybody_gets_it(&fleet, 50, 10, 3).await;
+    is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_share_a_lock_while_a_node_is_frozen() {
+    for frozen in [0, 3] {
+        let fleet = declared(5, CALM).await;
+        fleet[frozen].pause();
+        everybody_gets_it(&fleet, 12, 6, 2).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_share_a_lock_while_two_nodes_are_dead() {
+    let mut fleet = declared(5, CALM).await;
+    fleet[1].kill();
+    fleet[2].kill();
+    everybody_gets_it(&fleet, 12, 6, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_who_try_at_the_same_time_one_gets_it() {
+    let fleet = declared(5, CALM).await;
+    let (one, two) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    for round in 0..100 {
+        let name = format!("round:{round}");
+        let attempt = |locks: &Locks| {
+            let lock = locks.lock(name.as_str()).ttl(LONG);
+            tokio::spawn(async move { lock.try_acquire().await.unwrap() })
+        };
+        let (first, second) = (attempt(&one), attempt(&two));
+        let got = [first.await.unwrap(), second.await.unwrap()];
+        assert_eq!(got.iter().flatten().count(), 1, "round {round}");
+    }
+    is_clear(&fleet).await;
+}

@@ -1,0 +1,152 @@
+//! `init`: who may declare nodes to be new, and how a deployment is changed.
+
+use fencepost::{Error, Locks};
+use fencepost_testkit::Proxy;
+use fencepost_testkit::redis::Fleet;
+
+use crate::stage::{CALM, LONG, NODE, QUICK, clock, connect, declared, ms, ready, take, until, use_once};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_deployment_votes_at_once_and_says_so_the_second_time() {
+    let fleet = Fleet::start(3);
+    let url = fleet.url_with(CALM);
+    let said = Locks::init(&url, false).await.unwrap();
+    assert!(said.len() == 3 && said.iter().all(|line| line.ends_with(" votes")), "{said:?}");
+    let guard = connect(&fleet, CALM).await.lock("a").ttl(LONG).try_acquire().await.unwrap().unwrap();
+    for reconfigure in [false, true] {
+        let said = Locks::init(&url, reconfigure).await.unwrap();
+        assert!(
+            said.len() == 3 && said.iter().all(|line| line.ends_with(" is a member already")),
+            "{said:?}"
+        );
+    }
+    guard.extend().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_wait_out_their_quarantine_can_be_declared_new() {
+    let fleet = Fleet::start(3);
+    let locks = connect(&fleet, CALM).await;
+    locks.lock("a").ttl(LONG).try_acquire().await.unwrap_err();
+    Locks::init(&fleet.url_with(CALM), false).await.unwrap();
+    use_once(&locks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_in_use_is_not_declared_new() {
+    let mut fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = take(&locks).await;
+    fleet[1].restart_empty();
+    guard.extend().await.unwrap();
+    let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(error.to_string().contains("votes by itself"), "{error}");
+    until("it waits out its quarantine", async || {
+        guard.extend().await.unwrap();
+        fleet[1].cli(&["EXISTS", NODE]) == "1"
+    })
+    .await;
+    assert!(ready(&fleet[1]).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_must_be_there() {
+    let mut fleet = Fleet::start(3);
+    fleet[2].kill();
+    let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(error.to_string().contains(&fleet[2].addr().to_string()), "{error}");
+    assert!(fleet[0].keys().is_empty(), "nothing was written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_parameters_need_reconfigure_and_wait_for_the_larger_quarantine() {
+    let fleet = declared(3, "max_ttl=1s&quarantine=4s").await;
+    let old = connect(&fleet, "max_ttl=1s&quarantine=4s").await;
+    let before = {
+        let guard = old.lock("a").ttl(ms(1000)).acquire().await.unwrap();
+        guard.token()
+    };
+    let url = fleet.url_with("max_ttl=500ms&quarantine=2s");
+    let error = Locks::init(&url, false).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("--reconfigure"), "{error}");
+    let started = clock(&fleet[0]);
+    let said = Locks::init(&url, true).await.unwrap();
+    assert!(said.iter().all(|line| line.contains(" votes in ")), "{said:?}");
+    // The locks of the old one may last for as long as it allowed.
+    assert!(ready(&fleet[0]).unwrap() >= started + 4_000_000);
+    let error = old.lock("a").ttl(ms(1000)).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("max_ttl 500ms"), "{error}");
+    let new = Locks::connect(&url).await.unwrap();
+    let error = new.lock("a").ttl(ms(500)).try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("deployment was changed"), "{error}");
+    assert!(new.lock("a").ttl(ms(500)).acquire().await.unwrap().token() > before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_three_nodes_is_replaced() {
+    let fleet = Fleet::start(4);
+    let url = |nodes: [usize; 3]| {
+        let nodes = nodes.map(|node| fleet[node].addr().to_string());
+        format!("redlock://{}?{QUICK}", nodes.join(","))
+    };
+    let (before, after) = (url([0, 1, 2]), url([0, 1, 3]));
+    Locks::init(&before, false).await.unwrap();
+    let old = Locks::connect(&before).await.unwrap();
+    let token = old.lock("a").ttl(ms(1000)).acquire().await.unwrap().token();
+    Locks::init(&after, true).await.unwrap();
+    let error = old.lock("a").ttl(ms(1000)).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    let new = Locks::connect(&after).await.unwrap();
+    let guard = new.lock("a").ttl(ms(1000)).acquire().await.unwrap();
+    assert!(guard.token() > token);
+    old.lock("a").ttl(ms(1000)).try_acquire().await.unwrap_err();
+    guard.check().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_of_the_nodes_is_not_replaced_at_once() {
+    let fleet = Fleet::start(5);
+    let url = |nodes: [usize; 3]| {
+        let nodes = nodes.map(|node| fleet[node].addr().to_string());
+        format!("redlock://{}?{CALM}", nodes.join(","))
+    };
+    Locks::init(&url([0, 1, 2]), false).await.unwrap();
+    let guard = take(&Locks::connect(&url([0, 1, 2])).await.unwrap()).await;
+    let error = Locks::init(&url([2, 3, 4]), true).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(error.to_string().contains("at most 1 at a time"), "{error}");
+    let error = Locks::init(&url([0, 3, 4]), false).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    guard.extend().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_server_twice_is_no_deployment() {
+    let fleet = Fleet::start(2);
+    let alias = Proxy::start(fleet[1].addr());
+    let url = format!("redlock://{},{},{}", fleet[0].addr(), fleet[1].addr(), alias.addr());
+    let error = Locks::init(&url, false).await.unwrap_err();
+    assert!(error.to_string().contains("same server"), "{error}");
+    assert!(fleet[1].keys().is_empty(), "nothing was written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_can_have_granted_nothing_votes_without_a_quarantine() {
+    let fleet = Fleet::start(5);
+    let uptime = |node: usize| {
+        let info = fleet[node].cli(&["INFO", "server"]);
+        let uptime = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+        uptime.unwrap().trim().parse::<u64>().unwrap()
+    };
+    // What may have removed a node key.
+    fleet[3].cli(&["FLUSHALL"]);
+    fleet[4].cli(&["CONFIG", "RESETSTAT"]);
+    until("it is up for longer than a quarantine", async || (0..5).all(|node| uptime(node) >= 5)).await;
+    let locks = connect(&fleet, QUICK).await;
+    let guard = locks.lock("a").ttl(ms(1000)).try_acquire().await.unwrap().unwrap();
+    let waits: Vec<_> = fleet.iter().map(|node| ready(node).is_some()).collect();
+    assert_eq!(waits, [false, false, false, true, true]);
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,21 @@
+//! What is particular to locks on several Redis servers, on real ones: one file a topic.
+//!
+//! As in the conformance tests, nothing here waits for time to pass or compares durations: where an end of something
+//! has to be shown, what the servers say of it is compared.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "redlock")]
+
+mod stage;
+
+mod amnesia;
+mod clocks;
+mod contention;
+mod init;
+mod leftovers;
+mod mending;
+mod operator;
+mod outages;
+mod refusals;
+mod round_trips;
+mod waiting;

@@ -1,0 +1,97 @@
+//! Nodes that are dead or frozen: a minority is not missed, a majority is, and says so.
+
+use fencepost::{Error, Loss, State, Verdict};
+
+use crate::stage::{
+    CALM, QUICK, boottime, bounded, connect, declared, ms, take, unreachable, until, use_once,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_and_two_dead_nodes_of_five_are_not_missed() {
+    let mut fleet = declared(5, CALM).await;
+    let (locks, mut tokens) = (connect(&fleet, CALM).await, Vec::new());
+    tokens.push(use_once(&locks).await);
+    for dead in [4, 0] {
+        let held = take(&locks).await;
+        tokens.push(held.token().get());
+        fleet[dead].kill();
+        held.extend().await.unwrap();
+        held.release().await.unwrap();
+        tokens.push(use_once(&locks).await);
+        tokens.push(use_once(&connect(&fleet, CALM).await).await);
+    }
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_node_is_not_waited_for() {
+    // Whoever waited for its answer would wait for longer than a test may take.
+    let parameters = &format!("{CALM}&timeout=10m");
+    let fleet = declared(5, parameters).await;
+    let locks = connect(&fleet, parameters).await;
+    for frozen in [0, 3] {
+        fleet[frozen].pause();
+        bounded("a client that was connected", use_once(&locks)).await;
+        bounded("a new one", async { use_once(&connect(&fleet, parameters).await).await }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_lock_is_renewed_while_a_minority_is_frozen() {
+    let fleet = declared(5, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
+    fleet[1].pause();
+    fleet[2].pause();
+    let before = locks.stats().renewed;
+    until("it is renewed three times", async || locks.stats().renewed >= before + 3).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_nobody_acquires_and_every_node_is_reported() {
+    let mut fleet = declared(5, QUICK).await;
+    let locks = connect(&fleet, QUICK).await;
+    let before = {
+        let guard = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
+        guard.token()
+    };
+    for dead in 0..3 {
+        fleet[dead].kill();
+    }
+    let stranger = fencepost::Locks::connect(&fleet.url_with(QUICK)).await.unwrap_err();
+    for lock in [locks.lock("b").ttl(ms(1000)), locks.lock("b").ttl(ms(1000)).wait(ms(3000))] {
+        let error = bounded("an error", lock.acquire()).await.unwrap_err();
+        for error in [&error, &stranger] {
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            let verdicts: Vec<_> = error.nodes().iter().map(|node| &node.verdict).collect();
+            assert_eq!(verdicts.len(), 5, "{error}");
+            assert!(verdicts[..3].iter().all(|verdict| unreachable(verdict)), "{error}");
+            assert!(verdicts[3..].iter().all(|verdict| **verdict == Verdict::Granted), "{error}");
+            assert!(error.nodes().iter().all(|node| error.to_string().contains(&node.node)), "{error}");
+        }
+    }
+    for dead in 0..3 {
+        fleet[dead].restart();
+    }
+    // They may have lost data, and are in quarantine first.
+    let guard = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
+    assert!(guard.token() > before);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_lost_the_majority_holds_until_its_validity_ends() {
+    let mut fleet = declared(5, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
+    for dead in 2..5 {
+        fleet[dead].kill();
+    }
+    guard.check().unwrap();
+    let state = bounded("it is at risk", guard.changed()).await;
+    assert!(matches!(state, State::AtRisk { .. }), "{state:?}");
+    assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Unreachable);
+    assert!(boottime() >= guard.valid_until_boottime().unwrap(), "not before its validity ended");
+}

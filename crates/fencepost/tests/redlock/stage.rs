@@ -1,0 +1,136 @@
+//! The servers that these tests break, and what they have of a lock.
+
+use std::time::Duration;
+
+use fencepost::{Guard, Lock, Locks, Verdict};
+use fencepost_testkit::LIMIT;
+use fencepost_testkit::redis::{Fleet, Server};
+
+/// A ttl that does not end while a test runs.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A deployment that is fine with such locks.
+pub(crate) const CALM: &str = "max_ttl=20m";
+
+/// Short leases, and about the shortest quarantine that goes with them.
+pub(crate) const QUICK: &str = "max_ttl=1s&quarantine=3s";
+
+pub(crate) fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// Starts servers and declares them a deployment, so that they vote at once.
+pub(crate) async fn declared(count: usize, parameters: &str) -> Fleet {
+    let fleet = Fleet::start(count);
+    declare(&fleet, parameters).await;
+    fleet
+}
+
+pub(crate) async fn declare(fleet: &Fleet, parameters: &str) {
+    assert_eq!(Locks::init(&fleet.url_with(parameters), false).await.unwrap().len(), fleet.len());
+}
+
+pub(crate) async fn connect(fleet: &Fleet, parameters: &str) -> Locks {
+    Locks::connect(&fleet.url_with(parameters)).await.unwrap()
+}
+
+/// A lock whose acquire fails the test if it does not come.
+pub(crate) fn patient(locks: &Locks, name: &str) -> Lock {
+    locks.lock(name).ttl(LONG).wait(LIMIT)
+}
+
+/// Acquires the lock `a`, or fails the test.
+pub(crate) async fn take(locks: &Locks) -> Guard {
+    patient(locks, "a").acquire().await.unwrap()
+}
+
+/// Acquires, extends and releases the lock `a`; its token.
+pub(crate) async fn use_once(locks: &Locks) -> u64 {
+    let guard = take(locks).await;
+    guard.extend().await.unwrap();
+    let token = guard.token().get();
+    guard.release().await.unwrap();
+    token
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    bounded(what, wait).await;
+}
+
+/// Turns a hang into a message.
+pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, future).await {
+        Ok(out) => out,
+        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
+    }
+}
+
+/// The clock of the suspend-aware kind, which guards count by.
+pub(crate) fn boottime() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap())
+}
+
+// --- what a node has ------------------------------------------------------------------------------------------
+
+/// The key that says whether a node votes.
+pub(crate) const NODE: &str = "{fencepost}:node";
+
+/// When the quarantine of a node ends, in microseconds of its clock; `None` if it votes.
+pub(crate) fn ready(node: &Server) -> Option<u64> {
+    node.cli(&["GET", NODE]).split(' ').nth(4).map(|ready| ready.parse().unwrap())
+}
+
+/// Its clock, in microseconds.
+pub(crate) fn clock(node: &Server) -> u64 {
+    let time = node.cli(&["TIME"]);
+    let (seconds, micros) = time.split_once('\n').unwrap();
+    seconds.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap()
+}
+
+/// The counter of the lock `a`.
+pub(crate) fn counter(node: &Server) -> u64 {
+    node.cli(&["GET", "{lock:a}:fence"]).parse().unwrap_or(0)
+}
+
+pub(crate) fn holds(node: &Server, name: &str) -> bool {
+    !node.keys_like(&format!("lock:{name}")).is_empty()
+}
+
+/// Everything on a node that belongs to a lock or to a waiter, but the counters.
+fn leftovers(node: &Server) -> Vec<String> {
+    node.keys_like("*lock:*").into_iter().filter(|key| !key.ends_with(":fence")).collect()
+}
+
+/// Waits until no node has a trace of a lock or of a waiter. With long leases: because it was given back.
+pub(crate) async fn is_clear(fleet: &Fleet) {
+    let mut left = Vec::new();
+    let wait = async {
+        loop {
+            left = fleet.iter().flat_map(leftovers).collect();
+            if left.is_empty() {
+                return;
+            }
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    if tokio::time::timeout(LIMIT / 4, wait).await.is_err() {
+        panic!("left behind: {left:?}");
+    }
+}
+
+// --- what an error says ---------------------------------------------------------------------------------------
+
+pub(crate) fn unreachable(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Unreachable { .. })
+}
+
+pub(crate) fn quarantined(verdict: &Verdict, because: &str) -> bool {
+    matches!(verdict, Verdict::Quarantined { why, .. } if why.contains(because))
+}
