@@ -37,8 +37,6 @@ mod production {
         #[ignore = "large"]
         three_nodes_four_attempts: ClockFree<3, 4> PLAIN {} must_hold;
         five_nodes_two_attempts: ClockFree<5, 2> PLAIN {} must_hold;
-        #[ignore = "large"]
-        five_nodes_three_attempts: ClockFree<5, 3> PLAIN {} must_hold;
 
         #[ignore = "large"]
         three_nodes_two_attempts_one_node_first_in_full: ClockFree<3, 2> PLAIN {
@@ -49,12 +47,6 @@ mod production {
         #[ignore = "large"]
         three_nodes_three_attempts_any_proposals: ClockFree<3, 3> PLAIN { proposals: &[0, 2, 4], } must_hold;
         three_nodes_two_attempts_redelivered: ClockFree<3, 2> PLAIN { redeliveries: 1, } must_hold;
-        #[ignore = "large"]
-        five_nodes_two_attempts_redelivered: ClockFree<5, 2> PLAIN { redeliveries: 1, } must_hold;
-        #[ignore = "large"]
-        three_nodes_two_attempts_redelivered_in_full: ClockFree<3, 2> PLAIN {
-            in_full: true, redeliveries: 1,
-        } must_hold;
 
         three_nodes_two_attempts_in_a_crowd: ClockFree<3, 2> PLAIN { crowd: 4, } must_hold;
         #[ignore = "large"]
