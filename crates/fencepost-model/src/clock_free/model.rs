@@ -1,7 +1,7 @@
 //! All that can happen, and what must hold.
 
 use super::client::{Client, Rule, small};
-use super::node::{ANY_REVOCATION, Key, NOBODY, Node};
+use super::node::{ANY_REVOCATION, GONE, Key, NOBODY, Node};
 use super::reduce;
 use super::state::{Phase, State, Try, Values, Wire, name};
 use crate::quorum::{Answer, Confirm, Nodes, Seat, Step};
@@ -183,9 +183,9 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
         if state.attempts[..k].iter().any(|other| alike(&other)) {
             return;
         }
-        let holders = (0..K).filter(|&h| h != k).map(|h| Some(self.key(state, h)));
+        let victims = (0..K).filter(|&v| v != k).map(|v| self.key(state, v)).chain([GONE]);
         let revokes: Vec<Option<Key>> = match state.attempts[k].revokes {
-            Some(_) if self.in_full => holders.collect(),
+            Some(_) if self.in_full => victims.map(Some).collect(),
             other => vec![other],
         };
         for (&proposal, revokes) in self.proposals.iter().flat_map(|p| revokes.iter().map(move |r| (p, *r))) {
@@ -226,7 +226,11 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
         next.attempts[k].wires[n].acquires -= 1;
         if self.in_full {
             let answer = match attempt.revokes {
-                Some(holder) => next.nodes[n].revoke(who, holder, attempt.proposal),
+                Some(victim) => {
+                    let key = state.nodes[n].key;
+                    let earlier = state.attempts.get(usize::from(key)).and_then(|other| other.revokes);
+                    next.nodes[n].revoke(who, key == victim || earlier == Some(victim), attempt.proposal)
+                }
                 None => next.nodes[n].acquire(who, attempt.proposal),
             };
             let wire = &mut next.attempts[k].wires[n];

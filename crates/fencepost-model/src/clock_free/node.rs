@@ -1,11 +1,11 @@
 //! What the scripts do on a node, without time and quarantine.
 
-use super::state::Values;
-
-/// Who owns a lock key: an attempt, by index; nobody; or, in one mutant, any revocation.
+/// Who owns a lock key: an attempt, by index; nobody; somebody whom revocations are after and who is gone; or, in one
+/// mutant, any revocation.
 pub(crate) type Key = u8;
 pub(crate) const NOBODY: Key = 255;
 pub(crate) const ANY_REVOCATION: Key = 254;
+pub(crate) const GONE: Key = 253;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Node {
@@ -27,9 +27,9 @@ impl Node {
         (self.key == who).then_some(self.counter)
     }
 
-    /// `revoke.lua`: takes a free key, or the key of `holder`.
-    pub(crate) fn revoke(&mut self, who: Key, holder: Key, proposal: u8) -> Option<u8> {
-        if self.key == holder {
+    /// `revoke.lua`: takes a free key, or one that is the victim's or an earlier revocation's of it.
+    pub(crate) fn revoke(&mut self, who: Key, victims: bool, proposal: u8) -> Option<u8> {
+        if self.key != who && victims {
             self.key = NOBODY;
         }
         self.acquire(who, proposal)
@@ -55,47 +55,5 @@ impl Node {
     /// `attach.lua`: as `confirm`, but by a holder.
     pub(crate) fn attach(&mut self, who: Key, token: u8) {
         self.confirm(who, token);
-    }
-}
-
-/// A set of small numbers: tokens, values of counters.
-impl Values {
-    pub(crate) const NONE: Self = Self(0);
-
-    pub(crate) fn only(value: u8) -> Self {
-        Self::NONE.with(value)
-    }
-
-    pub(crate) fn with(self, value: u8) -> Self {
-        assert!(value < 16, "counters stay below 16 in these models");
-        Self(self.0 | 1 << value)
-    }
-
-    pub(crate) fn without(self, value: u8) -> Self {
-        Self(self.0 & !(1 << value))
-    }
-
-    pub(crate) fn has(self, value: u8) -> bool {
-        self.0 >> value & 1 == 1
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(crate) fn len(self) -> u32 {
-        self.0.count_ones()
-    }
-
-    pub(crate) fn largest(self) -> u8 {
-        (15 - self.0.leading_zeros().min(15)) as u8
-    }
-
-    pub(crate) fn iter(self) -> impl Iterator<Item = u8> {
-        (0..16).filter(move |&value| self.has(value))
-    }
-
-    pub(crate) fn retain(&mut self, keep: impl Fn(u8) -> bool) {
-        *self = self.iter().filter(|value| keep(*value)).fold(Self::NONE, Self::with);
     }
 }

@@ -5,7 +5,48 @@ use super::node::{Key, NOBODY, Node};
 
 /// A set of numbers below 16. Zero is never a token nor the counter of a node that has granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Values(pub(super) u16);
+pub(crate) struct Values(u16);
+
+impl Values {
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn only(value: u8) -> Self {
+        Self::NONE.with(value)
+    }
+
+    pub(crate) fn with(self, value: u8) -> Self {
+        assert!(value < 16, "counters stay below 16 in these models");
+        Self(self.0 | 1 << value)
+    }
+
+    pub(crate) fn without(self, value: u8) -> Self {
+        Self(self.0 & !(1 << value))
+    }
+
+    pub(crate) fn has(self, value: u8) -> bool {
+        self.0 >> value & 1 == 1
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    pub(crate) fn largest(self) -> u8 {
+        (15 - self.0.leading_zeros().min(15)) as u8
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = u8> {
+        (0..16).filter(move |&value| self.has(value))
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(u8) -> bool) {
+        *self = self.iter().filter(|value| keep(*value)).fold(Self::NONE, Self::with);
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct State<const N: usize, const K: usize> {
@@ -31,7 +72,7 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Try<const N: usize> {
     pub(crate) phase: Phase,
-    /// Takes keys over from this holder. `None` for a plain attempt, `Some(NOBODY)` if it has not begun.
+    /// Takes keys over from this victim. `None` for a plain attempt, `Some(NOBODY)` if it has not begun.
     pub(crate) revokes: Option<Key>,
     pub(crate) proposal: u8,
     /// The largest token returned before this attempt began: its own must be larger.
