@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::contest::{Manner, Standing, standing};
+use super::contest::{Manner, Standing};
+use super::failure::{Denial, Failure};
 use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::node::{Link, Script};
 use super::paper::Paper;
 use super::quorum::{Answer, Attempt, Nodes, Seat, Step, majority};
-use super::revocation;
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::resp::Value;
@@ -54,59 +54,10 @@ impl State {
     }
 }
 
-/// A node's answer that its key is somebody else's.
-#[derive(Clone, Debug)]
-pub(super) struct Denial {
-    pub(super) value: String,
-    pub(super) ttl: i64,
-    pub(super) counter: u64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Won { token: u64 },
     Failed,
-}
-
-/// What an attempt that failed ran into.
-pub(super) struct Failure {
-    pub(super) denials: Vec<Denial>,
-    pub(super) granted: usize,
-    /// The node that is asked first denied, and no other was asked.
-    gated: bool,
-    /// How many nodes were asked and could not vote.
-    pub(super) silent: usize,
-    /// How many were asked and had no time to answer, because others had decided. They might have voted.
-    pub(super) open: usize,
-    pub(super) verdicts: Vec<Verdict>,
-    pub(super) round_trip: Duration,
-}
-
-impl Failure {
-    /// Who was in the way, if it was other contenders; `None` if too few nodes could vote.
-    pub(super) fn standing(&self) -> Option<Standing> {
-        let n = self.verdicts.len();
-        if n - self.silent < majority(n) {
-            return None;
-        }
-        let left = |ttl: i64| u64::try_from(ttl).ok().map(Duration::from_millis);
-        let denials: Vec<_> =
-            self.denials.iter().map(|denial| (revocation::victim(&denial.value), left(denial.ttl))).collect();
-        Some(standing(n, self.granted, &denials, self.gated))
-    }
-
-    /// Whether too few nodes could vote if those that had no time to answer cannot.
-    pub(super) fn may_be_outage(&self) -> bool {
-        let n = self.verdicts.len();
-        n - self.silent - self.open < majority(n)
-    }
-
-    /// The holder's value and ttl: of whoever has the most nodes.
-    pub(super) fn holder(&self) -> Option<&Denial> {
-        let victim = |denial: &Denial| revocation::victim(&denial.value).to_owned();
-        let count = |value: &str| self.denials.iter().filter(|denial| victim(denial) == value).count();
-        self.denials.iter().max_by_key(|denial| count(&victim(denial)))
-    }
 }
 
 /// How long the node that contenders agreed to ask first may take to answer.
@@ -407,7 +358,7 @@ impl Question for Ballot {
                 });
             }
             Heard::Reply(reply) => {
-                let denial = denial(&reply);
+                let denial = Denial::read(&reply);
                 let by = self.paper.holder(&denial).to_string();
                 self.note(node, Answer::Denied, |state| {
                     state.verdicts[node] = Some(Verdict::Held { by });
@@ -420,19 +371,6 @@ impl Question for Ballot {
 
 fn voted(verdict: &Option<Verdict>) -> bool {
     matches!(verdict, Some(Verdict::Granted | Verdict::Held { .. }))
-}
-
-/// What a node said of the holder. A key of another type is a foreign client's, of whom nothing is known.
-fn denial(reply: &Value) -> Denial {
-    let Some([_, value, ttl, counter, _]) = reply.as_list() else {
-        return Denial { value: String::new(), ttl: -1, counter: 0 };
-    };
-    let value = match value {
-        Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
-        _ => String::new(),
-    };
-    let counter = counter.as_int().and_then(|counter| u64::try_from(counter).ok()).unwrap_or(0);
-    Denial { value, ttl: ttl.as_int().unwrap_or(-1), counter }
 }
 
 /// The second round of a ballot: asks nodes that granted with a smaller counter to confirm the token.
@@ -466,8 +404,10 @@ impl Question for Confirmation {
             Heard::Reply(reply) if matches!(reply.as_list(), Some([_, Value::Int(1)]))
         );
         let answer = if confirmed { Answer::Confirmed(self.token) } else { Answer::Refused(self.token) };
-        self.ballot.note(node, answer, |state| {
-            if !confirmed {
+        self.ballot.note(node, answer, |state| match heard {
+            Heard::Not(verdict) => state.verdicts[node] = Some(verdict),
+            Heard::Reply(_) if confirmed => {}
+            Heard::Reply(_) => {
                 let by = "another attempt since".to_owned();
                 state.verdicts[node] = Some(Verdict::Held { by });
             }

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ballot::{Ballot, Failure, Outcome};
+use super::ballot::{Ballot, Outcome};
 use super::contest::{Contest, Standing};
+use super::failure::Failure;
 use super::farewell::{Entry, Farewell, Parting};
 use super::fleet::Line;
 use super::hold::Held;

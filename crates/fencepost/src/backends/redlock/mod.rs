@@ -7,14 +7,15 @@
 //! lock that it may have granted has ended. SAFETY.md states what that is worth, and proves it.
 //!
 //! - `quorum.rs`, `contest.rs`: the decisions, pure.
-//! - `ballot.rs`, `claim.rs`, `hold.rs`, `farewell.rs`: the shell around them: an attempt, a caller's attempts, a held
-//!   lock, and giving it back.
+//! - `ballot.rs`, `claim.rs`, `hold.rs`, `renewal.rs`, `farewell.rs`: the shell around them: an attempt, a caller's
+//!   attempts, a held lock, extending it, and giving it back.
 //! - `fleet.rs`, `node.rs`: connections, greetings, clocks.
 
 mod ballot;
 mod claim;
 mod config;
 mod contest;
+mod failure;
 mod farewell;
 mod fleet;
 mod hold;
@@ -24,8 +25,10 @@ mod node;
 mod operator;
 mod paper;
 mod quorum;
+mod renewal;
 mod revocation;
 mod takeover;
+mod trace;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,9 +39,9 @@ use self::claim::Claim;
 use self::config::Config;
 use self::farewell::{Entry, Farewell, Parting};
 use self::fleet::{Fleet, Line, Reach};
-use self::hold::Renewals;
 use self::keys::Keys;
 use self::quorum::{Nodes, majority};
+use self::renewal::Renewals;
 use super::redis::milliseconds;
 use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::ballot::Denial;
 use super::config::Config;
+use super::failure::Denial;
 use super::keys::Keys;
 use super::node::{Link, Script};
 use super::revocation;

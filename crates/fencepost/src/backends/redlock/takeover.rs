@@ -6,10 +6,12 @@ use tokio::sync::oneshot;
 
 use super::claim::valid_until;
 use super::fleet::{Fleet, Heard, Question, Reach, late};
-use super::hold::{Held, Trace, loss};
+use super::hold::Held;
 use super::keys::Keys;
 use super::node::{Link, Script};
 use super::quorum::{Extended, Extension, Kept};
+use super::renewal::loss;
+use super::trace::Trace;
 use super::{Store, milliseconds};
 use crate::backend::{Grant, Request, lock};
 use crate::backends::redis::connection::Call;
