@@ -13,6 +13,8 @@ pub use store::{Store, Value, WrongType};
 pub const NODE: &str = "{fencepost}:node";
 /// How long a counter outlives its last use, in milliseconds.
 const RETAIN: u64 = 86_400_000;
+/// How far a counter may be behind the clock, in microseconds.
+const LAG: u64 = 1_000_000;
 /// How long a queue outlives the last waiter that asked, in milliseconds.
 const QUEUE: u64 = 60_000;
 
@@ -300,8 +302,12 @@ impl Node {
     /// Also there: the counter after a grant.
     fn next_counter(&mut self, now: u64, keys: &Keys, ask: &Ask<'_>) -> Result<u64, WrongType> {
         let near = ask.proposal.clamp(now.saturating_sub(ask.bound), now + ask.bound);
-        let counter = near.max(self.counter(keys)? + 1);
-        self.store.set_px(&keys.fence, &counter.to_string(), RETAIN);
+        let counter = self.counter(keys)? + 1;
+        if near > counter + LAG {
+            self.store.set_px(&keys.fence, &near.to_string(), RETAIN);
+            return Ok(near);
+        }
+        self.store.set_keep_ttl(&keys.fence, &counter.to_string());
         Ok(counter)
     }
 
