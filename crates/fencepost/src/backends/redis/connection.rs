@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use super::pool::Pool;
 use super::resp::{self, Value};
 use crate::backend::lock;
 use crate::clock::Moment;
@@ -74,8 +75,10 @@ struct Shared {
 }
 
 impl Connection {
-    /// Starts driving a stream on the current runtime. `on_push` is called for what the server sends unasked.
+    /// Starts driving a stream on the current runtime, by a task that it may share with others. `on_push` is called for
+    /// what the server sends unasked.
     pub(in crate::backends) fn start(
+        pool: &Arc<Pool>,
         stream: Box<dyn Stream>,
         on_push: impl Fn(Vec<Value>) + Send + 'static,
     ) -> Self {
@@ -88,7 +91,7 @@ impl Connection {
             incoming: Vec::with_capacity(4096),
             on_push,
         };
-        tokio::spawn(async move {
+        pool.join(async move {
             let error = poll_fn(|context| driver.poll(context)).await;
             end(&driver.shared, error.to_string());
         });

@@ -15,6 +15,7 @@ mod hold;
 pub(in crate::backends) mod inbox;
 pub(in crate::backends) mod keys;
 mod node;
+pub(in crate::backends) mod pool;
 pub(in crate::backends) mod record;
 pub(in crate::backends) mod resp;
 #[cfg(feature = "tls")]

@@ -277,7 +277,8 @@ impl Node {
 
     async fn connect(&self, line: &Line) -> Result<Link> {
         let inbox = self.inbox.clone();
-        let connection = Connection::start(self.dial.open().await?, move |push| inbox.deliver(&push));
+        let connection =
+            Connection::start(&Arc::default(), self.dial.open().await?, move |push| inbox.deliver(&push));
         let greeting = self.dial.greet(&connection, &line.channel, &SCRIPTS, &["PING"]).await?;
         tracing::debug!(store = %self.config().label, "connected");
         let run = super::fitness::run_id(&greeting.info).to_owned();

@@ -19,6 +19,7 @@ use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::dial::Dial;
 use crate::backends::redis::inbox::Inbox;
+use crate::backends::redis::pool::Pool;
 use crate::backends::redis::resp::Value;
 use crate::clock::{Clock, Moment};
 use crate::report::NoMajority;
@@ -45,6 +46,8 @@ pub(super) struct Line {
     /// Where the nodes push messages for this line.
     pub(super) channel: String,
     slots: Vec<Mutex<Slot>>,
+    /// What drives the connections.
+    pool: Arc<Pool>,
     /// Some slot has changed.
     changed: Notify,
     runtime: runtime::Handle,
@@ -135,7 +138,13 @@ impl Fleet {
         let never =
             || Mutex::new(Slot::Down { why: not_yet(), retry_at: Moment::at(Duration::ZERO), failures: 0 });
         let slots = self.nodes.iter().map(|_| never()).collect();
-        let line = Arc::new(Line { channel, slots, changed: Notify::new(), runtime: runtime.clone() });
+        let line = Arc::new(Line {
+            channel,
+            slots,
+            pool: Arc::default(),
+            changed: Notify::new(),
+            runtime: runtime.clone(),
+        });
         lines.insert(runtime.id(), line.clone());
         line
     }
@@ -171,8 +180,14 @@ impl Fleet {
 
     async fn open(&self, line: &Line, node: usize, failures: u32) {
         let (config, timeout) = (&self.config, self.config.timeout);
-        let connect =
-            self.nodes[node].connect(config, &line.channel, "meet", self.inbox.clone(), &self.clock);
+        let connect = self.nodes[node].connect(
+            config,
+            &line.pool,
+            &line.channel,
+            "meet",
+            self.inbox.clone(),
+            &self.clock,
+        );
         let opened = match tokio::time::timeout(timeout, connect).await {
             Ok(Ok(link)) => {
                 self.find_twins();

@@ -48,7 +48,8 @@ async fn greet(fleet: &Arc<Fleet>, mode: &'static str) -> Result<Vec<Link>> {
         let fleet = fleet.clone();
         tokio::spawn(async move {
             let (config, timeout) = (&fleet.config, fleet.config.timeout.max(PATIENCE));
-            let connect = fleet.nodes[node].connect(config, CHANNEL, mode, fleet.inbox.clone(), &fleet.clock);
+            let (pool, inbox) = (Arc::default(), fleet.inbox.clone());
+            let connect = fleet.nodes[node].connect(config, &pool, CHANNEL, mode, inbox, &fleet.clock);
             match tokio::time::timeout(timeout, connect).await {
                 Ok(Ok(link)) => Ok(link),
                 Ok(Err(error)) => Err(Verdict::of(&error)),

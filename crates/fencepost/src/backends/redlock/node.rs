@@ -12,6 +12,7 @@ use crate::backend::lock;
 use crate::backends::redis::connection::{Call, Connection, Reply};
 use crate::backends::redis::dial::Dial;
 use crate::backends::redis::inbox::Inbox;
+use crate::backends::redis::pool::Pool;
 use crate::backends::redis::resp::Value;
 use crate::clock::{Clock, Moment};
 use crate::{Error, Result, Verdict};
@@ -156,12 +157,14 @@ impl Node {
     pub(super) async fn connect(
         self: &Arc<Self>,
         config: &Config,
+        pool: &Arc<Pool>,
         channel: &str,
         mode: &str,
         inbox: Arc<Inbox>,
         clock: &Clock,
     ) -> Result<Link> {
-        let connection = Connection::start(self.dial.open().await?, move |push| inbox.deliver(&push));
+        let stream = self.dial.open().await?;
+        let connection = Connection::start(pool, stream, move |push| inbox.deliver(&push));
         let sent = clock.now();
         let [max_ttl, quarantine] =
             [config.max_ttl, config.quarantine].map(|span| span.as_millis().to_string());
