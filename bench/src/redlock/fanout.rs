@@ -102,13 +102,13 @@ impl Socket {
         let votes = server.cli(&["GET", "{fencepost}:node"]);
         let (lock, fence, queue) = ("lock:raw:one", "{lock:raw:one}:fence", "{lock:raw:one}:waiters");
         let about = "{\"host\":\"bench\",\"pid\":12345,\"since\":1234567890123}";
-        let (value, entry) = (format!("{:036} {:016} {about}", 1, 2), format!("{:016} {:036}", 2, 3));
+        let value = format!("{:036} {:016} {about}", 1, 2);
         let [acquire, release] = [ACQUIRE, RELEASE].map(|text| load(server.addr(), text));
         let (mut acquires, mut releases) = (Vec::new(), Vec::new());
-        let keys = ["EVALSHA", &acquire, "4", "{fencepost}:node", lock, fence, queue];
-        let arguments = [&*votes, NOT_AFTER, &value, "30000", PROPOSAL, "5000000", &entry];
+        let keys = ["EVALSHA", &acquire, "3", "{fencepost}:node", lock, fence];
+        let arguments = [&*votes, NOT_AFTER, &value, "30000", PROPOSAL, "5000000"];
         command(&mut acquires, &[&keys[..], &arguments].concat());
-        command(&mut releases, &["EVALSHA", &release, "2", lock, queue, &value, "wake"]);
+        command(&mut releases, &["EVALSHA", &release, "2", lock, queue, &value]);
         (acquires, releases)
     }
 

@@ -134,13 +134,13 @@ pub struct Node {
 }
 
 impl Node {
-    /// `acquire.lua`. `entry` is a waiter's place in the queue; with `again` an earlier attempt may have put it there.
+    /// `acquire.lua`. `entry` is a waiter's place in the queue.
     pub fn acquire(
         &mut self,
         now: u64,
         keys: &Keys,
         ask: &Ask<'_>,
-        entry: Option<(&str, bool)>,
+        entry: Option<&str>,
     ) -> Result<Vote, WrongType> {
         if let Some(refusal) = self.refuse(now, ask.node, ask.not_after)? {
             return Ok(Vote::Not(refusal));
@@ -148,7 +148,7 @@ impl Node {
         if !self.store.exists(&keys.lock) {
             self.store.set_px(&keys.lock, ask.value, ask.ttl);
             let counter = self.next_counter(now, keys, ask)?;
-            if let Some((entry, true)) = entry {
+            if let Some(entry) = entry {
                 self.store.lrem(&keys.queue, entry)?;
             }
             return Ok(Vote::Granted(counter));
@@ -157,7 +157,7 @@ impl Node {
             self.store.prolong(&keys.lock, ask.ttl);
             return Ok(Vote::Granted(self.counter(keys)?));
         }
-        if let Some((entry, _)) = entry {
+        if let Some(entry) = entry {
             if !self.store.contains(&keys.queue, entry)? {
                 self.store.rpush(&keys.queue, entry)?;
             }

@@ -78,9 +78,8 @@ impl Server {
         match request {
             Request::Greet => Ok((self.greet(clock, plan, rules, sights)?, None)),
             Request::Acquire { lock, ask, entry } => {
-                // Any attempt of a waiter may be a later one.
-                let entry = entry.as_deref().map(|entry| (entry, true));
-                let vote = self.node.acquire(clock, &keys[*lock], &full(ask, ttl, plan.bound), entry)?;
+                let ask = full(ask, ttl, plan.bound);
+                let vote = self.node.acquire(clock, &keys[*lock], &ask, entry.as_deref())?;
                 see_vote(&vote, sights);
                 Ok((Reply::Vote(vote), None))
             }

@@ -36,7 +36,7 @@ pub(crate) struct Hold {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Acquire(Ask, Option<usize>, bool),
+    Acquire(Ask, Option<usize>),
     /// With the reason that makes the revocation's value its own.
     Revoke(Ask, usize),
     Hold {
@@ -137,8 +137,7 @@ pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
     let name = 0..NAMES.len();
     let mode = prop_oneof![Just(Mode::Confirm), Just(Mode::Extend)];
     prop_oneof![
-        12 => (ask(), option::of(0..3usize), prop::bool::ANY)
-            .prop_map(|(ask, entry, again)| Step::Acquire(ask, entry, again)),
+        12 => (ask(), option::of(0..3usize)).prop_map(|(ask, entry)| Step::Acquire(ask, entry)),
         3 => (ask(), 0..2usize).prop_map(|(ask, reason)| Step::Revoke(ask, reason)),
         8 => (prop::bool::weighted(0.8), limit(), mode, prop::collection::vec(hold(), 1..4)).prop_map(
             |(right_node, not_after, mode, locks)| Step::Hold { right_node, not_after, mode, locks }

@@ -62,7 +62,7 @@ impl<'a> Twin<'a> {
 
     fn both(&mut self, step: &Step) -> Both {
         match step {
-            Step::Acquire(ask, waiter, again) => self.acquire(ask, *waiter, *again),
+            Step::Acquire(ask, waiter) => self.acquire(ask, *waiter),
             Step::Revoke(ask, reason) => self.revoke(ask, *reason),
             Step::Hold { right_node, not_after, mode, locks } => {
                 self.hold(*right_node, *not_after, *mode, locks)
@@ -80,18 +80,16 @@ impl<'a> Twin<'a> {
         }
     }
 
-    fn acquire(&mut self, ask: &Ask, waiter: Option<usize>, again: bool) -> Both {
+    fn acquire(&mut self, ask: &Ask, waiter: Option<usize>) -> Both {
         let (keys, value, node) =
             (self.keys[ask.name].clone(), value(ask.owner), self.node_key(ask.right_node));
         let entry = waiter.map(entry);
         let request = self.request(ask, &value, &node);
-        let expected =
-            self.node.acquire(self.now, &keys, &request, entry.as_deref().map(|entry| (entry, again)));
+        let expected = self.node.acquire(self.now, &keys, &request, entry.as_deref());
         let numbers = Numbers::of(&request);
         let mut args =
             vec![&*node, &numbers.not_after, &value, &numbers.ttl, &numbers.proposal, &numbers.bound];
         args.extend(entry.as_deref());
-        args.extend(entry.as_ref().filter(|_| again).map(|_| "again"));
         let on = [NODE, &keys.lock, &keys.fence, &keys.queue];
         let (reply, found) = self.real.call(Script::Acquire, &on, &args, self.now);
         (vote(expected), reply, found)
@@ -190,8 +188,8 @@ impl<'a> Twin<'a> {
                 number(u64::from(ours))
             }
         };
-        let mut args = vec![&*value, if wake { "wake" } else { "quiet" }];
-        args.extend(entry.as_deref());
+        let mut args = vec![&*value, entry.as_deref().unwrap_or_default()];
+        args.extend((!wake).then_some("quiet"));
         let (reply, found) = self.real.call(Script::Release, &[&keys.lock, &keys.queue], &args, self.now);
         (expected, reply, found)
     }

@@ -2,12 +2,11 @@
 -- KEYS  1 node   2 lock   3 fence   4 queue
 -- ARGV  1 what the node key must be   2 not after, us   3 value of the caller   4 ttl ms   5 proposal us
 --       6 how far the proposal may be from this node's clock, us   7 a waiter's entry in the queue, or nothing
---       8 `again` if an earlier attempt may have put that entry there, or nothing
 -- Reply: the counter, if the key is the caller's
 --        {'HELD', value of the holder, its ttl ms, the counter, the clock} if it is somebody else's
 if redis.call('SET', KEYS[2], ARGV[3], 'NX', 'PX', ARGV[4]) then
   local counter = next_counter(KEYS[3], ARGV[5], ARGV[6])
-  if ARGV[8] then redis.call('LREM', KEYS[4], 1, ARGV[7]) end
+  if ARGV[7] then redis.call('LREM', KEYS[4], 1, ARGV[7]) end
   return counter
 end
 local holder = redis.call('GET', KEYS[2])

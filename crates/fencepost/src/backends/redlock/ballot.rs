@@ -286,12 +286,6 @@ impl Ballot {
         lock(&self.state).links.iter().flatten().cloned().collect()
     }
 
-    /// The nodes that have not granted, or not yet.
-    pub(super) fn not_granted(&self) -> Nodes {
-        let granted = lock(&self.state).attempt.granted();
-        (0..self.fleet.len()).filter(|&node| !granted.contains(node)).collect()
-    }
-
     pub(super) fn failure(&self) -> Failure {
         let state = lock(&self.state);
         let open =

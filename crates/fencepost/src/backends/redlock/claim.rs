@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::ballot::{Ballot, Outcome};
 use super::contest::{Contest, Standing};
 use super::failure::Failure;
-use super::farewell::{Entry, Farewell, Parting};
+use super::farewell::{Farewell, Parting};
 use super::fleet::Line;
 use super::hold::Held;
 use super::keys::Keys;
 use super::paper::{Kind, Paper};
-use super::quorum::{Nodes, majority};
+use super::quorum::majority;
 use super::{Store, milliseconds, revocation};
 use crate::backend::{Attempt, Grant, Request};
 use crate::backends::redis::inbox::LetterBox;
@@ -35,10 +35,8 @@ pub(super) struct Claim<'a> {
     contest: Contest,
     /// At least this is proposed: more than any counter that was seen.
     hint: u64,
-    /// For waiters: where hints come in, and the entry in the queues that brings them.
+    /// For waiters, after a first attempt: where hints come in, and the entry in the queues that brings them.
     queued: Option<(LetterBox, Arc<str>)>,
-    /// An attempt has failed, and may have left the entry in queues.
-    again: bool,
     current: Option<Current>,
 }
 
@@ -54,17 +52,7 @@ impl<'a> Claim<'a> {
         store.warm_up();
         let keys = Arc::new(Keys::new(&store.fleet.config.prefix, request.name.as_str()));
         let line = store.fleet.line();
-        Self {
-            store,
-            request,
-            keys,
-            line,
-            contest: Contest::default(),
-            hint: 0,
-            queued: None,
-            again: false,
-            current: None,
-        }
+        Self { store, request, keys, line, contest: Contest::default(), hint: 0, queued: None, current: None }
     }
 
     /// Tries until the lock is ours or certainly somebody else's: two callers who meet must not both be sent away.
@@ -100,10 +88,6 @@ impl<'a> Claim<'a> {
 
     /// Waits until the lock is ours.
     pub(super) async fn wait(&mut self) -> Result<Grant> {
-        let waiter = Owner::fresh();
-        let letters = self.store.fleet.inbox.open(waiter, Arc::default());
-        let entry = format!("{} {waiter}", self.line.channel).into();
-        self.queued = Some((letters, entry));
         let mut owner = self.request.owner;
         loop {
             let failure = match self.attempt(owner).await? {
@@ -120,14 +104,23 @@ impl<'a> Claim<'a> {
                 }
                 None => self.sit_out(failure)?,
             };
-            if let Some((letters, _)) = &self.queued {
-                tokio::select! {
+            match &self.queued {
+                Some((letters, _)) => tokio::select! {
                     () = letters.hint() => {}
                     () = tokio::time::sleep(pause) => {}
-                }
+                },
+                // Once more at once, and this time to be told when it is free.
+                None => self.stand_in_line(),
             }
             owner = Owner::fresh();
         }
+    }
+
+    /// From now on, attempts leave an entry in the queues of the nodes that deny them.
+    fn stand_in_line(&mut self) {
+        let waiter = Owner::fresh();
+        let letters = self.store.fleet.inbox.open(waiter, Arc::default());
+        self.queued = Some((letters, format!("{} {waiter}", self.line.channel).into()));
     }
 
     /// How long to wait for nodes in quarantine; the error if there is nothing to wait for.
@@ -171,7 +164,7 @@ impl<'a> Claim<'a> {
             value: record::value(owner, &self.line.channel, &request.note).into(),
             ttl: request.ttl,
             px: milliseconds(store.fleet.config.key_life(request.ttl)),
-            kind: Kind::Lock { entry, again: self.again },
+            kind: Kind::Lock { entry },
         };
         let manner = self.contest.manner();
         let ballot = Ballot::cast(&store.fleet, &self.line, paper, manner, self.hint, self.timeout());
@@ -179,7 +172,6 @@ impl<'a> Claim<'a> {
         match ballot.decision().await {
             Outcome::Won { token } => self.won(token).map(Ok),
             Outcome::Failed => {
-                self.again = true;
                 if let Some(current) = self.current.take() {
                     self.undo(&current.ballot, None);
                 }
@@ -212,9 +204,7 @@ impl<'a> Claim<'a> {
                 source: "this attempt has ended".into(),
             });
         };
-        // A node that granted the first attempt was never asked to queue anybody.
-        let nodes = if self.again { Nodes::all(store.fleet.len()) } else { ballot.not_granted() };
-        let entry = self.queued.take().map(|(_, text)| Entry { text, nodes });
+        let entry = self.queued.take().map(|(_, entry)| entry);
         let hold = Held::new(store, &ballot, owner, token, letters, self.line.clone(), entry);
         Ok(Grant {
             owner,
@@ -232,7 +222,6 @@ impl<'a> Claim<'a> {
     }
 
     fn undo(&self, ballot: &Ballot, entry: Option<Arc<str>>) {
-        let entry = entry.map(|text| Entry { text, nodes: Nodes::all(self.store.fleet.len()) });
         let life = self.store.fleet.config.key_life(self.request.ttl);
         let parting = Parting {
             keys: self.keys.clone(),

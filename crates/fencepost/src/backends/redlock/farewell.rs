@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::fleet::{Fleet, Heard, Question, Reach, late};
 use super::keys::Keys;
 use super::node::{Link, Script};
-use super::quorum::{Nodes, majority};
+use super::quorum::majority;
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::resp::Value;
@@ -28,19 +28,11 @@ pub(super) struct Parting {
     /// Tell the next waiter. Not after an attempt that came to nothing: nobody can use that.
     pub(super) wake: bool,
     /// A waiter's entry that leaves the queue, too.
-    pub(super) entry: Option<Entry>,
+    pub(super) entry: Option<Arc<str>>,
     /// After this, no node takes what was sent before.
     pub(super) settled_at: Moment,
     /// After this, every node has forgotten it by itself.
     pub(super) over_at: Moment,
-}
-
-/// A waiter's entry in the queues.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) text: Arc<str>,
-    /// The nodes that may have it.
-    pub(super) nodes: Nodes,
 }
 
 pub(super) struct Farewell {
@@ -187,13 +179,13 @@ impl Farewell {
 impl Parting {
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
         let keys = [&*self.keys.lock, &self.keys.queue];
-        let wake = if self.wake { "wake" } else { "quiet" };
-        match &self.entry {
-            Some(entry) if entry.nodes.contains(link.node.index) => {
-                link.eval(Script::Release, &keys, &[&*self.value, wake, &entry.text], sent, call)
-            }
-            _ => link.eval(Script::Release, &keys, &[&*self.value, wake], sent, call),
-        }
+        let arguments = [&*self.value, self.entry.as_deref().unwrap_or_default(), "quiet"];
+        let count = match (&self.entry, self.wake) {
+            (_, false) => 3,
+            (Some(_), true) => 2,
+            (None, true) => 1,
+        };
+        link.eval(Script::Release, &keys, &arguments[..count], sent, call)
     }
 }
 

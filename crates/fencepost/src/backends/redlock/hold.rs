@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Store;
 use super::ballot::Ballot;
 use super::claim::valid_until;
-use super::farewell::{Entry, Farewell, Parting};
+use super::farewell::{Farewell, Parting};
 use super::fleet::{Fleet, Line};
 use super::keys::Keys;
 use super::renewal::{Batch, Renewals, Renewing};
@@ -30,7 +30,7 @@ pub(super) struct Held {
     keys: Arc<Keys>,
     value: Arc<str>,
     /// The entry in the queues by which it was waited for.
-    entry: Option<Entry>,
+    entry: Option<Arc<str>>,
     trace: Arc<Trace>,
     /// Open for revocations while the lock is held, on the channel that the value names.
     _letters: LetterBox,
@@ -45,7 +45,7 @@ impl Held {
         token: FencingToken,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Entry>,
+        entry: Option<Arc<str>>,
     ) -> Self {
         let (paper, life) = (&ballot.paper, store.fleet.config.key_life(ballot.paper.ttl));
         let over_at = ballot.give_up_at.plus(life);
@@ -74,7 +74,7 @@ impl Held {
         trace: Trace,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Entry>,
+        entry: Option<Arc<str>>,
     ) -> Self {
         Self {
             fleet: store.fleet.clone(),

@@ -37,10 +37,10 @@ use async_trait::async_trait;
 
 use self::claim::Claim;
 use self::config::Config;
-use self::farewell::{Entry, Farewell, Parting};
+use self::farewell::{Farewell, Parting};
 use self::fleet::{Fleet, Line, Reach};
 use self::keys::Keys;
-use self::quorum::{Nodes, majority};
+use self::quorum::majority;
 use self::renewal::Renewals;
 use super::redis::milliseconds;
 use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
@@ -116,7 +116,7 @@ impl Store {
             keys,
             value: "".into(),
             wake: false,
-            entry: Some(Entry { text: entry, nodes: Nodes::all(self.fleet.len()) }),
+            entry: Some(entry),
             settled_at: now,
             over_at: now,
         };

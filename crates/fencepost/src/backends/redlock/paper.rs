@@ -28,9 +28,8 @@ pub(super) struct Paper {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// A new holder. With an entry for the queue, it is woken when the lock is released; `again` if an earlier
-    /// attempt may have put it there.
-    Lock { entry: Option<Arc<str>>, again: bool },
+    /// A new holder. With an entry for the queue, it is woken when the lock is released.
+    Lock { entry: Option<Arc<str>> },
     /// Takes the lock away from whoever has the value `seen`, and tells it.
     Revoke { seen: String, channel: String, message: String },
 }
@@ -48,14 +47,13 @@ impl Paper {
         let keys = [&*config.node_key, &self.keys.lock, &self.keys.counter, &self.keys.queue];
         let (votes, bound) = (link.votes.as_str(), config.bound_us.as_str());
         match &self.kind {
-            Kind::Lock { entry: None, .. } => {
+            Kind::Lock { entry: None } => {
                 let arguments = [votes, not_after, &self.value, &self.px, proposal, bound];
                 link.eval(Script::Acquire, &keys[..3], &arguments, sent, call)
             }
-            Kind::Lock { entry: Some(entry), again } => {
-                let arguments = [votes, not_after, &self.value, &self.px, proposal, bound, entry, "again"];
-                let count = if *again { 8 } else { 7 };
-                link.eval(Script::Acquire, &keys, &arguments[..count], sent, call)
+            Kind::Lock { entry: Some(entry) } => {
+                let arguments = [votes, not_after, &self.value, &self.px, proposal, bound, entry];
+                link.eval(Script::Acquire, &keys, &arguments, sent, call)
             }
             Kind::Revoke { seen, channel, message } => {
                 let arguments =
