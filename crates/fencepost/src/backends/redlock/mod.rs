@@ -111,10 +111,10 @@ impl Store {
             _ => None,
         };
         let links: Vec<_> = (0..self.fleet.len()).filter_map(link).collect();
-        // Gives back a lock that nobody has: only the entry goes.
+        // Gives back a lock that nobody has, as no value is an entry: only that goes.
         let parting = Parting {
             keys,
-            value: "".into(),
+            value: entry.clone(),
             wake: false,
             entry: Some(Entry { text: entry, nodes: Nodes::all(self.fleet.len()) }),
             settled_at: now,
