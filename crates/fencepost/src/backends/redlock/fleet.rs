@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::config::Config;
 use super::node::{Condition, Link, Node, Script};
-use super::quorum::{Nodes, majority};
+use super::quorum::majority;
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::dial::Dial;
@@ -388,7 +388,7 @@ fn not_yet() -> Verdict {
 impl Line {
     /// Whether a connection is open. Those of a runtime that is gone have ended.
     fn is_up(&self) -> bool {
-        !self.up().is_empty()
+        self.up().0 > 0
     }
 
     /// Completes when a connection has come up or failed after this was called.
@@ -396,11 +396,18 @@ impl Line {
         self.changed.notified()
     }
 
-    /// Which nodes are connected.
-    pub(super) fn up(&self) -> Nodes {
-        let up = |slot: &Mutex<Slot>| matches!(&*lock(slot), Slot::Up(link) if !link.has_ended());
-        let slots = self.slots.iter().enumerate();
-        slots.filter(|(_, slot)| up(slot)).map(|(node, _)| node).collect()
+    /// How many nodes are connected, and how many of them keep up.
+    pub(super) fn up(&self) -> (usize, usize) {
+        let (mut up, mut keeping_up) = (0, 0);
+        for slot in &self.slots {
+            if let Slot::Up(link) = &*lock(slot)
+                && let Some(keeps_up) = link.keeps_up()
+            {
+                up += 1;
+                keeping_up += usize::from(keeps_up);
+            }
+        }
+        (up, keeping_up)
     }
 }
 

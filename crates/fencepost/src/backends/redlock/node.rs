@@ -245,23 +245,23 @@ impl Link {
         self.connection.close();
     }
 
+    /// Whether the node keeps up with what it is asked; `None` if the connection has ended.
+    pub(super) fn keeps_up(&self) -> Option<bool> {
+        Some(self.connection.backlog()?.0 < MOST_UNANSWERED)
+    }
+
     /// Whether a request has a chance over this connection.
     pub(super) fn condition(&self, now: Moment, timeout: Duration) -> Condition {
-        let Some((unanswered, oldest)) = self.connection.backlog() else { return Condition::Ended };
+        let Some((_, oldest)) = self.connection.backlog() else { return Condition::Ended };
         if oldest.is_some_and(|sent| now.since(sent) > timeout) {
             return Condition::Stuck;
-        }
-        if unanswered >= MOST_UNANSWERED {
-            return Condition::Out(Verdict::Unreachable {
-                why: format!("{unanswered} requests are unanswered"),
-            });
         }
         self.node.objection(now).map_or(Condition::Good, Condition::Out)
     }
 }
 
-/// A node that lags behind by so many requests is left out until it has caught up: callers go on as soon as a majority
-/// has answered, so nothing else would bound what gathers for a slow one.
+/// A node that lags behind by so many requests is left out until it has caught up, if the others are a majority: callers
+/// go on as soon as that has answered, so nothing else would bound what gathers for a slow one.
 const MOST_UNANSWERED: usize = 1024;
 
 pub(super) enum Condition {

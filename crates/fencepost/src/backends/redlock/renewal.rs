@@ -89,7 +89,7 @@ impl Batch {
         };
         let locks = locks.into_iter().map(prepare).collect();
         let batch = Arc::new(Self { fleet: fleet.clone(), sent, until, locks });
-        let insist = line.up().len() < majority(n);
+        let insist = line.up().0 < majority(n);
         for node in 0..n {
             let verdict = match fleet.reach(&line, node, sent, insist) {
                 Reach::Up(link) => match fleet.put_late(&batch, &link, 0) {
