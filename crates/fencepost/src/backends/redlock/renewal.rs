@@ -19,7 +19,7 @@ use crate::backends::redis::resp::Value;
 use crate::clock::Moment;
 use crate::{Loss, Owner, Verdict};
 
-/// How much later than meant a node acts at most, because its clock is read from afar.
+/// How much later than meant a node acts at most, because its clock may go more slowly than ours.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// Renewals that go to the nodes together.
@@ -48,6 +48,8 @@ pub(super) struct Batch {
 
 struct Extending {
     renewing: Renewing,
+    /// How long a node keeps the key.
+    life: Duration,
     px: String,
     count: Mutex<Counting>,
 }
@@ -73,19 +75,14 @@ impl Batch {
             let life = fleet.config.key_life(renewing.term);
             let (unused, _) = oneshot::channel();
             let answer = std::mem::replace(&mut renewing.answer, unused);
-            let until = {
-                let mut trace = lock(&renewing.trace.0);
-                trace.settled_at = trace.settled_at.max(until.plus(SLACK));
-                trace.over_at = trace.over_at.max(until.plus(life));
-                trace.until
-            };
+            let until = lock(&renewing.trace.0).until;
             let counting = Counting {
                 extension: Extension::new(vec![Kept::Open; n], until),
                 verdicts: vec![late(); n],
                 found: String::new(),
                 decided: Some(answer),
             };
-            Extending { px: milliseconds(life), renewing, count: Mutex::new(counting) }
+            Extending { life, px: milliseconds(life), renewing, count: Mutex::new(counting) }
         };
         let locks = locks.into_iter().map(prepare).collect();
         let batch = Arc::new(Self { fleet: fleet.clone(), sent, until, locks });
@@ -155,7 +152,9 @@ impl Question for Batch {
         }
         let traces: Option<Vec<_>> = self.locks.iter().map(|one| one.renewing.trace.held()).collect();
         let Some(mut traces) = traces else { return Err("a lock was given back meanwhile".to_owned()) };
-        traces.iter_mut().for_each(|trace| trace.over(link, sent));
+        for (trace, one) in traces.iter_mut().zip(&self.locks) {
+            trace.over(link, sent, self.until.plus(SLACK), self.until.plus(one.life));
+        }
         self.send(link, sent, call)
     }
 
