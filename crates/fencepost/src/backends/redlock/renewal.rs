@@ -1,4 +1,5 @@
-//! Extends held locks: many of them by one request to each node, and each of them if a majority of nodes agrees.
+//! Extends held locks: many of them by one request to each node, and each of them if a majority of nodes still has it. Only
+//! then it is made anew where it is gone: a lock that was given back, or revoked, must not come back.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,8 +9,9 @@ use tokio::sync::oneshot;
 use super::claim::valid_until;
 use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::keys::Keys;
+use super::mending::Mending;
 use super::node::{Link, Script};
-use super::quorum::{Extended, Extension, Kept, majority};
+use super::quorum::{Extended, Extension, Kept, Nodes, majority};
 use super::trace::Trace;
 use super::{milliseconds, revocation};
 use crate::backend::{Renewal, lock};
@@ -20,7 +22,7 @@ use crate::clock::Moment;
 use crate::{Loss, Owner, Verdict};
 
 /// How much later than meant a node acts at most, because its clock may go more slowly than ours.
-const SLACK: Duration = Duration::from_millis(100);
+pub(super) const SLACK: Duration = Duration::from_millis(100);
 
 /// Renewals that go to the nodes together.
 pub(super) type Renewals = Batches<Renewing>;
@@ -39,18 +41,19 @@ pub(super) struct Renewing {
 
 /// Several locks that are extended by one request to each node.
 pub(super) struct Batch {
-    fleet: Arc<Fleet>,
+    pub(super) fleet: Arc<Fleet>,
+    line: Arc<Line>,
     sent: Moment,
-    /// The earliest end of validity among them: no node may act later, or it could make a lock anew that was lost.
+    /// The earliest end of validity among them: no node may act later, or it could lengthen what was lost.
     until: Moment,
-    locks: Vec<Extending>,
+    pub(super) locks: Vec<Extending>,
 }
 
-struct Extending {
-    renewing: Renewing,
+pub(super) struct Extending {
+    pub(super) renewing: Renewing,
     /// How long a node keeps the key.
-    life: Duration,
-    px: String,
+    pub(super) life: Duration,
+    pub(super) px: String,
     count: Mutex<Counting>,
 }
 
@@ -59,6 +62,10 @@ struct Counting {
     verdicts: Vec<Verdict>,
     /// What was found in the lock's place.
     found: String,
+    /// The nodes that have lost it and are not being mended yet.
+    gone: Nodes,
+    /// A majority has it.
+    extended: bool,
     decided: Option<oneshot::Sender<Result<Renewal, Vec<Verdict>>>>,
 }
 
@@ -80,12 +87,14 @@ impl Batch {
                 extension: Extension::new(vec![Kept::Open; n], until),
                 verdicts: vec![late(); n],
                 found: String::new(),
+                gone: Nodes::default(),
+                extended: false,
                 decided: Some(answer),
             };
             Extending { life, px: milliseconds(life), renewing, count: Mutex::new(counting) }
         };
         let locks = locks.into_iter().map(prepare).collect();
-        let batch = Arc::new(Self { fleet: fleet.clone(), sent, until, locks });
+        let batch = Arc::new(Self { fleet: fleet.clone(), line: line.clone(), sent, until, locks });
         let insist = line.up().0 < majority(n);
         for node in 0..n {
             let verdict = match fleet.reach(&line, node, sent, insist) {
@@ -94,7 +103,7 @@ impl Batch {
                     Err(why) => Verdict::Unreachable { why },
                 },
                 Reach::Opening => {
-                    batch.clone().when_up(&line, node);
+                    batch.clone().when_up(node);
                     continue;
                 }
                 Reach::Down(verdict) => verdict,
@@ -104,14 +113,13 @@ impl Batch {
     }
 
     /// Sends to a node that is being connected to as soon as it is.
-    fn when_up(self: Arc<Self>, line: &Arc<Line>, node: usize) {
-        let line = line.clone();
+    fn when_up(self: Arc<Self>, node: usize) {
         tokio::spawn(async move {
             let verdict = loop {
-                let changed = line.changed();
+                let changed = self.line.changed();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
-                match self.fleet.reach(&line, node, self.fleet.clock.now(), false) {
+                match self.fleet.reach(&self.line, node, self.fleet.clock.now(), false) {
                     Reach::Up(link) => match self.fleet.put_late(&self, &link, 0) {
                         Ok(()) => return,
                         Err(why) => break Verdict::Unreachable { why },
@@ -122,6 +130,16 @@ impl Batch {
             };
             self.hear(node, Heard::Not(verdict));
         });
+    }
+
+    /// Makes a lock anew on nodes that have lost it, as far as they can be reached; the next renewal sees to the rest.
+    fn mend(self: &Arc<Self>, index: usize, nodes: Nodes) {
+        let mending = Arc::new(Mending { batch: self.clone(), index });
+        for node in nodes.iter() {
+            if let Reach::Up(link) = self.fleet.reach(&self.line, node, self.fleet.clock.now(), false) {
+                let _ = self.fleet.put_late(&mending, &link, 0);
+            }
+        }
     }
 }
 
@@ -165,19 +183,27 @@ impl Question for Batch {
                 if let Some(time) = items[0].as_int().and_then(|time| u64::try_from(time).ok()) {
                     self.fleet.nodes[node].read_clock(time, self.sent, now, &self.fleet.config);
                 }
-                for (one, item) in self.locks.iter().zip(&items[1..]) {
+                for (index, (one, item)) in self.locks.iter().zip(&items[1..]).enumerate() {
                     let (kept, verdict, found) = match item {
                         Value::Int(1) => (Kept::Yes, Verdict::Granted, None),
+                        Value::Int(0) => {
+                            lock(&one.count).gone.insert(node);
+                            (Kept::No, Verdict::Held { by: "nobody any more".to_owned() }, None)
+                        }
                         Value::Text(text) => {
                             let found = String::from_utf8_lossy(text).into_owned();
                             (Kept::No, Verdict::Held { by: "somebody else".to_owned() }, Some(found))
                         }
-                        _ => {
-                            let why = "it has lost the lock and may not make it anew".to_owned();
+                        odd => {
+                            let why = format!("an odd answer: {odd:?}");
                             (Kept::Silent, Verdict::Unreachable { why }, None)
                         }
                     };
                     one.hear(node, kept, verdict, found, self.sent, now);
+                    let gone = one.gone();
+                    if !gone.is_empty() {
+                        self.mend(index, gone);
+                    }
                 }
             }
             heard => {
@@ -194,6 +220,12 @@ impl Question for Batch {
 }
 
 impl Extending {
+    /// The nodes to mend, told once: none before a majority is known to have the lock.
+    fn gone(&self) -> Nodes {
+        let mut counting = lock(&self.count);
+        if counting.extended { std::mem::take(&mut counting.gone) } else { Nodes::default() }
+    }
+
     fn hear(
         &self,
         node: usize,
@@ -214,6 +246,7 @@ impl Extending {
             Extended::Yes => {
                 let mut trace = lock(&self.renewing.trace.0);
                 trace.until = trace.until.max(valid_until(sent, term));
+                counting.extended = true;
                 Ok(Renewal::Renewed { sent, term: Some(term) })
             }
             Extended::Lost => Ok(Renewal::Lost(loss(&counting.found, self.renewing.owner))),
