@@ -1,7 +1,7 @@
 //! Extends held locks: many of them by one request to each node, and each of them if a majority of nodes still has it. Only
 //! then it is made anew where it is gone: a lock that was given back, or revoked, must not come back.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ use super::keys::Keys;
 use super::mending::Mending;
 use super::node::{Link, Script};
 use super::quorum::{Extended, Extension, Kept, Nodes, majority};
-use super::trace::Trace;
+use super::trace::{Sent, Trace};
 use super::{milliseconds, revocation};
 use crate::backend::{Renewal, lock};
 use crate::backends::batch::Batches;
@@ -71,10 +71,13 @@ struct Counting {
 
 impl Batch {
     pub(super) fn send_to_all(fleet: &Arc<Fleet>, locks: Vec<Renewing>) {
+        for locks in by_haste(locks, fleet.clock.now(), fleet.config.timeout) {
+            Self::new(fleet, locks).send_everywhere();
+        }
+    }
+
+    fn new(fleet: &Arc<Fleet>, mut locks: Vec<Renewing>) -> Arc<Self> {
         let (n, sent, line) = (fleet.len(), fleet.clock.now(), fleet.line());
-        let mut locks = locks;
-        // Whose time is over must not take the time of others.
-        locks.retain(|one| one.trace.held().is_some_and(|trace| trace.until > sent));
         // The order in which their traces are locked: the same in each batch.
         locks.sort_unstable_by_key(|one| Arc::as_ptr(&one.trace));
         let until = locks.iter().map(|one| lock(&one.trace.0).until).min().unwrap_or(sent);
@@ -94,21 +97,25 @@ impl Batch {
             Extending { life, px: milliseconds(life), renewing, count: Mutex::new(counting) }
         };
         let locks = locks.into_iter().map(prepare).collect();
-        let batch = Arc::new(Self { fleet: fleet.clone(), line: line.clone(), sent, until, locks });
-        let insist = line.up().0 < majority(n);
+        Arc::new(Self { fleet: fleet.clone(), line, sent, until, locks })
+    }
+
+    fn send_everywhere(self: Arc<Self>) {
+        let (fleet, n) = (&self.fleet, self.fleet.len());
+        let insist = self.line.up().0 < majority(n);
         for node in 0..n {
-            let verdict = match fleet.reach(&line, node, sent, insist) {
-                Reach::Up(link) => match fleet.put_late(&batch, &link, 0) {
+            let verdict = match fleet.reach(&self.line, node, self.sent, insist) {
+                Reach::Up(link) => match fleet.put_late(&self, &link, 0) {
                     Ok(()) => continue,
                     Err(why) => Verdict::Unreachable { why },
                 },
                 Reach::Opening => {
-                    batch.clone().when_up(node);
+                    self.clone().when_up(node);
                     continue;
                 }
                 Reach::Down(verdict) => verdict,
             };
-            batch.clone().hear(node, Heard::Not(verdict));
+            self.clone().hear(node, Heard::Not(verdict));
         }
     }
 
@@ -168,10 +175,14 @@ impl Question for Batch {
         if sent >= self.until {
             return Err("a lease ended meanwhile".to_owned());
         }
-        let traces: Option<Vec<_>> = self.locks.iter().map(|one| one.renewing.trace.held()).collect();
-        let Some(mut traces) = traces else { return Err("a lock was given back meanwhile".to_owned()) };
-        for (trace, one) in traces.iter_mut().zip(&self.locks) {
-            trace.over(link, sent, self.until.plus(SLACK), self.until.plus(one.life));
+        // One that was given back costs the others nothing: this makes nothing anew.
+        let held = |one| Some((Extending::trace(one)?, one.life));
+        let mut traces: Vec<_> = self.locks.iter().filter_map(held).collect();
+        if traces.is_empty() {
+            return Err("given back meanwhile".to_owned());
+        }
+        for (trace, life) in &mut traces {
+            trace.over(link, sent, self.until.plus(SLACK), self.until.plus(*life));
         }
         self.send(link, sent, call)
     }
@@ -219,7 +230,25 @@ impl Question for Batch {
     }
 }
 
+/// Those that have time, and those that have little: a batch must be answered before the first of its leases ends, and
+/// one that is about to must not take the time of others. Whose time is over is left out.
+fn by_haste(locks: Vec<Renewing>, now: Moment, timeout: Duration) -> Vec<Vec<Renewing>> {
+    let (mut calm, mut hasty) = (Vec::with_capacity(locks.len()), Vec::new());
+    for one in locks {
+        match one.trace.held().map(|trace| trace.until.since(now)) {
+            Some(left) if left >= timeout => calm.push(one),
+            Some(left) if !left.is_zero() => hasty.push(one),
+            _ => {}
+        }
+    }
+    [calm, hasty].into_iter().filter(|locks| !locks.is_empty()).collect()
+}
+
 impl Extending {
+    fn trace(&self) -> Option<MutexGuard<'_, Sent>> {
+        self.renewing.trace.held()
+    }
+
     /// The nodes to mend, told once: none before a majority is known to have the lock.
     fn gone(&self) -> Nodes {
         let mut counting = lock(&self.count);
@@ -263,5 +292,56 @@ pub(super) fn loss(found: &str, owner: Owner) -> Loss {
     match revocation::read(found) {
         Some((revoked, reason)) if revoked == owner => Loss::ForceReleased { reason: reason.to_owned() },
         _ => Loss::Taken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::redlock::config::Config;
+    use crate::backends::redlock::node::tests::mute_link;
+    use crate::clock::Clock;
+    use crate::url::StoreUrl;
+
+    type Answer = oneshot::Receiver<Result<Renewal, Vec<Verdict>>>;
+
+    fn renewing(until: Moment) -> (Renewing, Answer) {
+        let (answer, outcome) = oneshot::channel();
+        let one = Renewing {
+            keys: Arc::new(Keys::new("", "a")),
+            value: "value".into(),
+            owner: Owner::fresh(),
+            token: "1".to_owned(),
+            term: Duration::from_secs(30),
+            trace: Arc::new(Trace::new(Vec::new(), until, until, until)),
+            answer,
+        };
+        (one, outcome)
+    }
+
+    #[test]
+    fn a_lease_that_is_about_to_end_does_not_hurry_others() {
+        let at = |seconds| Moment::at(Duration::from_secs(seconds));
+        let locks = [101, 130, 100, 102, 99].map(|end| renewing(at(end)).0).into_iter().collect();
+        let groups = by_haste(locks, at(100), Duration::from_secs(2));
+        let ends =
+            |group: &Vec<Renewing>| group.iter().map(|one| lock(&one.trace.0).until).collect::<Vec<_>>();
+        assert_eq!(groups.iter().map(ends).collect::<Vec<_>>(), [vec![at(130), at(102)], vec![at(101)]]);
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_is_given_back_does_not_keep_others_from_being_extended() {
+        let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
+        let fleet = Arc::new(Fleet::new(config, Clock::system()).unwrap());
+        let until = fleet.clock.now().plus(Duration::from_secs(30));
+        let [first, second] = [renewing(until).0, renewing(until).0];
+        let traces = [first.trace.clone(), second.trace.clone()];
+        let batch = Batch::new(&fleet, vec![first, second]);
+        let (link, _theirs) = mute_link(&fleet.nodes[0]);
+        lock(&traces[0].0).given_back = true;
+        fleet.put_late(&batch, &link, 0).unwrap();
+        assert_eq!(traces.each_ref().map(|trace| lock(&trace.0).links().len()), [0, 1]);
+        lock(&traces[1].0).given_back = true;
+        fleet.put_late(&batch, &link, 0).unwrap_err();
     }
 }
