@@ -79,8 +79,10 @@ pub enum Vote {
 pub enum Mode {
     /// Confirms a token while the key is there, from the grant that the caller knows of.
     Confirm,
-    /// Prolongs the lock, and makes it anew where it was lost.
+    /// Prolongs the lock while the key is there.
     Extend,
+    /// The same, and makes the lock anew where it was lost.
+    Mend,
 }
 
 /// What `hold.lua` says of one lock.
@@ -219,7 +221,7 @@ impl Node {
             Ok(Some(holder)) if holder != value => return Ok(Verdict::Other(holder.to_owned())),
             Ok(Some(_)) if mode == Mode::Confirm && counter > token => return Ok(Verdict::Passed),
             Ok(Some(_)) => self.store.prolong(&keys.lock, ttl),
-            Ok(None) if mode == Mode::Confirm => return Ok(Verdict::Gone),
+            Ok(None) if mode != Mode::Mend => return Ok(Verdict::Gone),
             Ok(None) => self.store.set_px(&keys.lock, value, ttl),
         }
         self.store.set_px(&keys.fence, &counter.max(token).to_string(), RETAIN);

@@ -77,8 +77,12 @@ impl StoreUrl {
             out.parameters.push((key, decode(value)?));
         }
         let several = out.scheme == "redlock";
+        const AT: &str = "it has an `@` behind the host; write `/`, `?`, `#` and `@` in a password as %2F, %3F, %23 and %40";
         let Some(rest) = rest.strip_prefix("//") else {
             if several {
+                if query.contains('@') {
+                    return Err(broken(AT));
+                }
                 out.hosts = parse_nodes(rest).ok_or_else(|| broken(NODES))?;
             } else {
                 out.path = decode(rest)?;
@@ -88,9 +92,7 @@ impl StoreUrl {
         // An `@` behind the authority is the end of a password with a `/` or `?` in it: nothing of it may be quoted.
         let slash = rest.find('/').unwrap_or(rest.len());
         if slash > 0 && (query.contains('@') || rest[slash..].contains('@')) {
-            return Err(broken(
-                "it has an `@` behind the host; write `/`, `?`, `#` and `@` in a password as %2F, %3F, %23 and %40",
-            ));
+            return Err(broken(AT));
         }
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         out.path = decode(path)?;
@@ -295,6 +297,7 @@ mod tests {
             "redis://u:s3cret?a=b@h",
             "redis://u:12?s3cret=b@h",
             "redis://u:s3cret/pw",
+            "redlock:redis://a,redis://b,redis://u:12?s3cret=x@c",
         ] {
             let message = StoreUrl::parse(text).unwrap_err().to_string();
             assert!(!message.contains("s3cret"), "{message}");

@@ -44,7 +44,7 @@ impl Node {
         fits
     }
 
-    /// `hold.lua`, `extend`: makes a lost key anew, and never mind a larger counter.
+    /// `hold.lua`, `extend` and `mend`: makes a lost key anew, and never mind a larger counter.
     pub(crate) fn extend(&mut self, who: Key, token: u8) {
         if self.key == NOBODY || self.key == who {
             self.key = who;

@@ -65,7 +65,7 @@ impl Node {
         Confirmation::Yes(token)
     }
 
-    /// `hold.lua` with `extend`.
+    /// `hold.lua` with `extend` and, where the key is gone, `mend`: a client may do both at once here, and count it.
     pub(super) fn extend(&mut self, call: Call<'_>, token: u8, limit: u8) -> Kept {
         if call.now < self.ready || call.now > limit {
             return Kept::Silent;

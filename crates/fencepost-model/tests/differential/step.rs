@@ -135,7 +135,7 @@ fn node_key() -> impl Strategy<Value = NodeKey> {
 
 pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
     let name = 0..NAMES.len();
-    let mode = prop_oneof![Just(Mode::Confirm), Just(Mode::Extend)];
+    let mode = prop_oneof![Just(Mode::Confirm), Just(Mode::Extend), Just(Mode::Mend)];
     prop_oneof![
         12 => (ask(), option::of(0..3usize)).prop_map(|(ask, entry)| Step::Acquire(ask, entry)),
         3 => (ask(), 0..2usize).prop_map(|(ask, reason)| Step::Revoke(ask, reason)),

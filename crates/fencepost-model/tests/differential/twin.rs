@@ -151,7 +151,11 @@ impl<'a> Twin<'a> {
                 Reply::List([number(self.now)].into_iter().chain(verdicts).collect())
             }
         };
-        let mode = if mode == Mode::Confirm { "confirm" } else { "extend" };
+        let mode = match mode {
+            Mode::Confirm => "confirm",
+            Mode::Extend => "extend",
+            Mode::Mend => "mend",
+        };
         let mut args = vec![node.clone(), limit.to_string(), mode.to_owned()];
         let mut on = vec![NODE];
         for held in &wanted {

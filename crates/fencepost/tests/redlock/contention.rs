@@ -107,3 +107,18 @@ async fn one_of_two_gets_it(fleet: &Fleet, parameters: &str, rounds: usize) {
         assert_eq!(got.iter().flatten().count(), 1, "round {round}");
     }
 }
+
+/// One thread: all have asked before the first answer is read.
+#[tokio::test]
+async fn many_callers_at_once_are_all_served() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let callers = (0..1200).map(|number| {
+        let lock = locks.lock(format!("job:{number}")).ttl(LONG).renew(false);
+        tokio::spawn(async move { lock.acquire().await })
+    });
+    let callers: Vec<_> = callers.collect();
+    for caller in callers {
+        drop(caller.await.unwrap().unwrap());
+    }
+}

@@ -51,6 +51,41 @@ async fn a_deployment_in_use_is_not_declared_new() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_were_all_restarted_are_not_declared_new() {
+    let mut fleet = declared(3, CALM).await;
+    let guard = take(&connect(&fleet, CALM).await).await;
+    for node in 0..3 {
+        let data = fleet[node].snapshot();
+        fleet[node].restart_from(&data);
+    }
+    // Before anybody has met them again, and after.
+    for _ in 0..2 {
+        let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        assert!(error.to_string().contains("votes by itself"), "{error}");
+        let _ = guard.extend().await;
+        until("they wait out their quarantine", async || {
+            let _ = guard.extend().await;
+            fleet.iter().all(|node| ready(node).is_some())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_waited_out_whatever_is_asked_meanwhile() {
+    let fleet = declared(3, CALM).await;
+    let url = fleet.url_with("max_ttl=30m");
+    Locks::init(&url, true).await.unwrap();
+    let error = Locks::init(&url, false).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(error.to_string().contains("votes by itself"), "{error}");
+    let said = Locks::init(&url, true).await.unwrap();
+    assert!(said.iter().all(|line| line.contains("is a member already")), "{said:?}");
+    assert!(fleet.iter().all(|node| ready(node).is_some()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_must_be_there() {
     let mut fleet = Fleet::start(3);
     fleet[2].kill();

@@ -147,3 +147,19 @@ async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
     assert!(revoked.token > victim.token());
     assert_eq!(bounded("the victim is told", victim.lost()).await, reason());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_taken_back_at_once_is_not_brought_back_by_a_victim_that_hears_nothing() {
+    let fleet = declared(3, CALM).await;
+    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let handle = take(&locks).await.detach().await.unwrap();
+    // Its value names the channel of whoever acquired it, so no message reaches this one.
+    let victim = operator.lock("a").ttl(LONG).attach(&handle).await.unwrap();
+    until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
+    operator.force_release_now("a", "host is being drained").await.unwrap().unwrap();
+    let error = victim.extend().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+    drop(victim);
+    use_once(&locks).await;
+    is_clear(&fleet).await;
+}

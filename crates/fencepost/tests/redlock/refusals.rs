@@ -161,3 +161,38 @@ async fn what_cannot_be_is_refused_before_anything_is_asked() {
     assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     guard.extend().await.unwrap();
 }
+
+/// What docs/redlock.md says that a user needs.
+fn rights() -> Vec<&'static str> {
+    let docs = include_str!("../../../../docs/redlock.md");
+    let rights = docs.split('`').find(|text| text.starts_with("+@scripting")).unwrap();
+    rights.split(' ').collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_the_rights_in_the_documents_can_do_everything() {
+    let fleet = Fleet::start(3);
+    let allow = |rights: &[&str]| {
+        let user = ["ACL", "SETUSER", "app", "reset", "on", ">pw", "~lock:*", "~{*", "&*"];
+        for node in fleet.iter() {
+            assert_eq!(node.cli(&[&user, rights].concat()), "OK");
+        }
+    };
+    allow(&rights());
+    let url = fleet.url_with(CALM).replace("redlock://", "redlock://app:pw@");
+    Locks::init(&url, false).await.unwrap();
+    let (locks, others) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let guard = take(&locks).await;
+    let waiter = tokio::spawn(async move { take(&others).await });
+    crate::stage::until("it waits", async || !fleet[0].keys_like("*:waiters").is_empty()).await;
+    guard.extend().await.unwrap();
+    assert_eq!(locks.list("").await.unwrap().len(), 1);
+    guard.release().await.unwrap();
+    let handle = waiter.await.unwrap().detach().await.unwrap();
+    let _attached = locks.lock("a").ttl(LONG).attach(&handle).await.unwrap();
+    locks.force_release_now("a", "host is being drained").await.unwrap().unwrap();
+    drop(locks);
+    let too_few: Vec<_> = rights().into_iter().filter(|right| *right != "+time").collect();
+    allow(&too_few);
+    is_config(&Locks::connect(&url).await.unwrap_err(), &["+time", "`lock:*`"]);
+}

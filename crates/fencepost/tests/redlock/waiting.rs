@@ -141,3 +141,18 @@ async fn a_waiter_leaves_all_queues_when_a_later_attempt_wins() {
     until("all have forgotten it", async || queues(&fleet) == 0).await;
     guard.release().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_leaves_takes_no_lock_with_it() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    // A foreign client that writes no value.
+    for node in fleet.iter() {
+        node.cli(&["SET", "lock:a", "", "PX", "600000"]);
+    }
+    let waiter = wait(&locks);
+    until("it stands in the queues", async || (0..3).all(|node| queue(&fleet, node).len() == 1)).await;
+    waiter.abort();
+    until("it has left them", async || (0..3).all(|node| queue(&fleet, node).is_empty())).await;
+    assert!(fleet.iter().all(|node| node.cli(&["EXISTS", "lock:a"]) == "1"));
+}

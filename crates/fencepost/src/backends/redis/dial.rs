@@ -141,13 +141,15 @@ impl Dial {
         // Redis 6 wraps the error of a command in the error of the script that called it.
         let words = || text.split([' ', ':']).map(|word| word.trim_start_matches('-'));
         let code = words().find(|word| CODES.contains(word)).or(words().next());
+        // What a script may not call has no code of its own.
+        let code = if text.contains("can't run this command") { Some("NOPERM") } else { code };
         match code.unwrap_or_default() {
             "WRONGPASS" | "NOAUTH" => Error::config(format!(
                 "{store} refused the user or password ({text}); give both in the URL as `redis://user:password@host`"
             )),
             "NOPERM" => Error::config(format!(
                 "{store} does not let this user do what locks need ({text}); grant it `+@scripting +@pubsub +@string \
-                 +@list +@keyspace +@connection +info` on the keys `{0}lock:*` and `{{{0}*` and on all channels",
+                 +@list +@keyspace +@connection +info +time` on the keys `{0}lock:*` and `{{{0}*` and on all channels",
                 self.config.prefix
             )),
             "READONLY" => fitness::replica(store),

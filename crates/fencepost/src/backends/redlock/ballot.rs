@@ -210,9 +210,14 @@ impl Ballot {
             match step {
                 Step::Wait => {}
                 Step::Ask(nodes) => {
-                    let insist = self.line.up().len() < majority(self.fleet.len());
-                    heard
-                        .extend(nodes.iter().filter_map(|node| Some((node, self.ask(state, node, insist)?))));
+                    let majority = majority(self.fleet.len());
+                    let (up, keeping_up) = self.line.up();
+                    let (insist, spare) = (up < majority, keeping_up >= majority);
+                    let asked = nodes.iter().filter_map(|node| {
+                        let answer = self.ask(state, node, insist, spare)?;
+                        Some((node, answer))
+                    });
+                    heard.extend(asked);
                 }
                 Step::Confirm { token, nodes } => {
                     let question = Arc::new(Confirmation { ballot: self.clone(), token });
@@ -235,8 +240,8 @@ impl Ballot {
         self.decided.notify_waiters();
     }
 
-    /// Asks one node for its vote. Returns an answer if there will be none.
-    fn ask(self: &Arc<Self>, state: &mut State, node: usize, insist: bool) -> Option<Answer> {
+    /// Asks one node for its vote; with `spare` not if it lags behind. Returns an answer if there will be none.
+    fn ask(self: &Arc<Self>, state: &mut State, node: usize, insist: bool, spare: bool) -> Option<Answer> {
         match self.fleet.reach(&self.line, node, self.fleet.clock.now(), insist) {
             Reach::Opening => {
                 state.expected.insert(node);
@@ -244,6 +249,11 @@ impl Ballot {
             }
             Reach::Down(verdict) => {
                 state.verdicts[node] = Some(verdict);
+                Some(Answer::Silent)
+            }
+            Reach::Up(link) if spare && link.keeps_up() == Some(false) => {
+                let why = "it has not answered many earlier requests".to_owned();
+                state.verdicts[node] = Some(Verdict::Unreachable { why });
                 Some(Answer::Silent)
             }
             Reach::Up(link) => match self.fleet.put(self, &link) {

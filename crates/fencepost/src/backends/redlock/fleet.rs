@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::config::Config;
 use super::node::{Condition, Link, Node, Script};
-use super::quorum::{Nodes, majority};
+use super::quorum::majority;
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::dial::Dial;
@@ -377,7 +377,9 @@ impl Fleet {
         let lines = std::mem::take(&mut *lock(&self.lines));
         for slot in lines.values().flat_map(|line| &line.slots) {
             let down = Slot::Down { why: not_yet(), retry_at: Moment::at(Duration::ZERO), failures: 0 };
-            if let Slot::Up(link) = std::mem::replace(&mut *lock(slot), down) {
+            // In a statement of its own: what hears of the end may look at this slot.
+            let slot = std::mem::replace(&mut *lock(slot), down);
+            if let Slot::Up(link) = slot {
                 link.close();
             }
         }
@@ -399,8 +401,9 @@ fn not_yet() -> Verdict {
 }
 
 impl Line {
+    /// Whether a connection is open. Those of a runtime that is gone have ended.
     fn is_up(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(&*lock(slot), Slot::Up(_)))
+        self.up().0 > 0
     }
 
     /// Completes when a connection has come up or failed after this was called.
@@ -408,9 +411,61 @@ impl Line {
         self.changed.notified()
     }
 
-    /// Which nodes are connected.
-    pub(super) fn up(&self) -> Nodes {
-        let slots = self.slots.iter().enumerate();
-        slots.filter(|(_, slot)| matches!(&*lock(slot), Slot::Up(_))).map(|(node, _)| node).collect()
+    /// How many nodes are connected, and how many of them keep up.
+    pub(super) fn up(&self) -> (usize, usize) {
+        let (mut up, mut keeping_up) = (0, 0);
+        for slot in &self.slots {
+            if let Slot::Up(link) = &*lock(slot)
+                && let Some(keeps_up) = link.keeps_up()
+            {
+                up += 1;
+                keeping_up += usize::from(keeps_up);
+            }
+        }
+        (up, keeping_up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::redlock::node::tests::mute_link;
+    use crate::url::StoreUrl;
+
+    fn fleet() -> Arc<Fleet> {
+        let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
+        Arc::new(Fleet::new(config, Clock::system()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_hears_that_a_connection_was_closed_may_look_at_all_of_them() {
+        let fleet = fleet();
+        let line = fleet.line();
+        let (link, _theirs) = mute_link(&fleet.nodes[0]);
+        *lock(&line.slots[0]) = Slot::Up(link.clone());
+        let (sender, free) = std::sync::mpsc::channel();
+        let slots = line.clone();
+        let call: Call = Box::new(move |_| sender.send(slots.slots[0].try_lock().is_ok()).unwrap());
+        link.eval(Script::Release, &[], &[], fleet.clock.now(), call).unwrap();
+        fleet.close();
+        assert!(free.try_recv().unwrap(), "calls are made with no lock held");
+    }
+
+    #[test]
+    fn the_line_of_a_runtime_that_is_gone_is_forgotten() {
+        let fleet = fleet();
+        let runtime = || runtime::Builder::new_current_thread().build().unwrap();
+        let (first, second, third) = (runtime(), runtime(), runtime());
+        let _theirs = {
+            let _inside = first.enter();
+            let (link, theirs) = mute_link(&fleet.nodes[0]);
+            *lock(&fleet.line().slots[0]) = Slot::Up(link);
+            theirs
+        };
+        second.block_on(async { drop(fleet.line()) });
+        assert_eq!(lock(&fleet.lines).len(), 2, "the first is in use");
+        drop(first);
+        third.block_on(async { drop(fleet.line()) });
+        assert_eq!(lock(&fleet.lines).len(), 1, "nobody can use it any more");
     }
 }

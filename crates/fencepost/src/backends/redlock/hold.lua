@@ -1,6 +1,6 @@
--- Confirms the token of one lock, or extends many.
+-- Confirms the token of one lock, extends many, or makes one anew that this node has lost.
 -- KEYS  1 node, then for each lock: lock, fence
--- ARGV  1 what the node key must be   2 not after, us   3 `confirm` or `extend`
+-- ARGV  1 what the node key must be   2 not after, us   3 `confirm`, `extend` or `mend`
 --       then for each lock: value of the caller, ttl ms, token
 -- Reply: a list of the clock and, for each lock,
 --        1 if it is the caller's: counter and lease are at least what was asked for
@@ -8,10 +8,10 @@
 --        2 if the counter has passed the token: the key is not from the grant that the caller knows of
 --        the value of the holder if it is somebody else's
 --
--- `extend` makes a lock anew that this node has lost. It is sent with a limit no later than the end of the caller's
--- validity. A key on a node that does not vote counts for nothing: a server that came back with old data may hold one that
+-- Only `mend` makes a lock anew. It is sent when a majority has just extended the lock, with a limit no later than the end
+-- of the caller's validity: so that a lock which was given back or revoked does not come back. A key on a node that does not vote counts for nothing: a server that came back with old data may hold one that
 -- was released or revoked since.
-local confirm = ARGV[3] == 'confirm'
+local confirm, mend = ARGV[3] == 'confirm', ARGV[3] == 'mend'
 local reply = {now}
 for i = 1, (#KEYS - 1) / 2 do
   local lock, fence = KEYS[2 * i], KEYS[2 * i + 1]
@@ -27,7 +27,7 @@ for i = 1, (#KEYS - 1) / 2 do
     end
   elseif holder then
     verdict = type(holder) == 'string' and holder or ''
-  elseif confirm then
+  elseif not mend then
     verdict = 0
   else
     redis.call('SET', lock, value, 'PX', ttl)

@@ -128,10 +128,10 @@ impl Hold for Held {
                 value: self.value.clone(),
                 wake: true,
                 entry: self.entry.clone(),
-                settled_at: sent.settled_at,
-                over_at: sent.over_at,
+                settled_at: sent.settled_at(),
+                over_at: sent.over_at(),
             };
-            (parting, sent.links.clone())
+            (parting, sent.links())
         };
         Farewell::say(&self.fleet, &self.keeper, parting, &links).accepted().await
     }

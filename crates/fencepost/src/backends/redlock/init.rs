@@ -26,6 +26,8 @@ struct State {
     /// It is a member of exactly this deployment, with these parameters.
     same: bool,
     votes: bool,
+    /// It has never voted, as far as it knows.
+    new: bool,
 }
 
 pub(in crate::backends) async fn init(url: StoreUrl, reconfigure: bool) -> Result<Vec<String>> {
@@ -84,7 +86,8 @@ fn state(config: &Config, link: &Link) -> State {
     let terms = |text: &str| text.split(' ').skip(1).take(3).map(str::to_owned).collect::<Vec<_>>();
     let same = terms(&link.said) == terms(&link.votes);
     debug_assert!(link.votes.contains(&config.members));
-    State { label: link.node.label().to_owned(), members, same, votes: link.said == link.votes }
+    let new = link.said.is_empty() || link.said.ends_with(" new");
+    State { label: link.node.label().to_owned(), members, same, votes: link.said == link.votes, new }
 }
 
 /// Whether this can be a new deployment. `None`: it exists, and there is nothing to do.
@@ -98,11 +101,13 @@ fn check_new(states: &[State]) -> Result<Option<&'static str>> {
             other.label
         )));
     }
-    if let Some(voter) = states.iter().find(|state| state.votes) {
+    // One that knows of votes it has given, as after a restart or a change, must wait for them to end.
+    if let Some(used) = states.iter().find(|state| !state.new) {
         return Err(Error::config(format!(
-            "this deployment is in use: {} votes in it; a node that was replaced or has lost its data votes by itself when its \
+            "this deployment is in use: {} {} in it; a node that was restarted, replaced or changed votes by itself when its \
              quarantine is over",
-            voter.label
+            used.label,
+            if used.votes { "votes" } else { "has voted" }
         )));
     }
     Ok(Some("found"))

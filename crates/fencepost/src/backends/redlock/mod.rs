@@ -7,8 +7,8 @@
 //! lock that it may have granted has ended. SAFETY.md states what that is worth, and proves it.
 //!
 //! - `quorum.rs`, `contest.rs`: the decisions, pure.
-//! - `ballot.rs`, `claim.rs`, `hold.rs`, `renewal.rs`, `farewell.rs`: the shell around them: an attempt, a caller's
-//!   attempts, a held lock, extending it, and giving it back.
+//! - `ballot.rs`, `claim.rs`, `hold.rs`, `renewal.rs`, `mending.rs`, `farewell.rs`: the shell around them: an attempt, a
+//!   caller's attempts, a held lock, extending it, making it anew where it is gone, and giving it back.
 //! - `fleet.rs`, `node.rs`: connections, greetings, clocks.
 
 mod ballot;
@@ -21,6 +21,7 @@ mod fleet;
 mod hold;
 mod init;
 mod keys;
+mod mending;
 mod node;
 mod operator;
 mod paper;
@@ -111,10 +112,10 @@ impl Store {
             _ => None,
         };
         let links: Vec<_> = (0..self.fleet.len()).filter_map(link).collect();
-        // Gives back a lock that nobody has: only the entry goes.
+        // Gives back a lock that nobody has, as no value is an entry: only that goes.
         let parting = Parting {
             keys,
-            value: "".into(),
+            value: entry.clone(),
             wake: false,
             entry: Some(entry),
             settled_at: now,

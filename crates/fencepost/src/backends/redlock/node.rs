@@ -248,23 +248,23 @@ impl Link {
         self.connection.close();
     }
 
+    /// Whether the node keeps up with what it is asked; `None` if the connection has ended.
+    pub(super) fn keeps_up(&self) -> Option<bool> {
+        Some(self.connection.backlog()?.0 < MOST_UNANSWERED)
+    }
+
     /// Whether a request has a chance over this connection.
     pub(super) fn condition(&self, now: Moment, timeout: Duration) -> Condition {
-        let Some((unanswered, oldest)) = self.connection.backlog() else { return Condition::Ended };
+        let Some((_, oldest)) = self.connection.backlog() else { return Condition::Ended };
         if oldest.is_some_and(|sent| now.since(sent) > timeout) {
             return Condition::Stuck;
-        }
-        if unanswered >= MOST_UNANSWERED {
-            return Condition::Out(Verdict::Unreachable {
-                why: format!("{unanswered} requests are unanswered"),
-            });
         }
         self.node.objection(now).map_or(Condition::Good, Condition::Out)
     }
 }
 
-/// A node that lags behind by so many requests is left out until it has caught up: callers go on as soon as a majority
-/// has answered, so nothing else would bound what gathers for a slow one.
+/// A node that lags behind by so many requests is left out until it has caught up, if the others are a majority: callers
+/// go on as soon as that has answered, so nothing else would bound what gathers for a slow one.
 const MOST_UNANSWERED: usize = 1024;
 
 pub(super) enum Condition {
@@ -277,9 +277,18 @@ pub(super) enum Condition {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::url::StoreUrl;
+
+    /// A connection to a server that never answers. It lasts as long as the other end.
+    pub(in super::super) fn mute_link(node: &Arc<Node>) -> (Arc<Link>, tokio::io::DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let connection = Connection::start(Box::new(ours), |_| {});
+        let scripts = vec![String::new(); SCRIPTS.len()];
+        let (votes, said) = Default::default();
+        (Arc::new(Link { node: node.clone(), connection, votes, said, scripts }), theirs)
+    }
 
     fn node() -> (Node, Config) {
         let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();

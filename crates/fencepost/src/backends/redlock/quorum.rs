@@ -324,7 +324,7 @@ pub(crate) enum Kept {
     Open,
     /// Its key is ours, for the new term.
     Yes,
-    /// Its key is somebody else's.
+    /// Its key is somebody else's, or gone.
     No,
     /// It gave no vote.
     Silent,
@@ -336,7 +336,7 @@ pub(crate) enum Extended {
     Wait,
     /// A majority has our key, and said so before the old term ended.
     Yes,
-    /// So many nodes have another key that no majority can be ours.
+    /// So many nodes have another key, or none, that no majority can be ours. As long as the lock is valid they are a minority.
     Lost,
     /// It came to nothing, and may be tried again while the old term lasts.
     Failed,

@@ -1,6 +1,7 @@
-//! Extends held locks: many of them by one request to each node, and each of them if a majority of nodes agrees.
+//! Extends held locks: many of them by one request to each node, and each of them if a majority of nodes still has it. Only
+//! then it is made anew where it is gone: a lock that was given back, or revoked, must not come back.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -8,9 +9,10 @@ use tokio::sync::oneshot;
 use super::claim::valid_until;
 use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::keys::Keys;
+use super::mending::Mending;
 use super::node::{Link, Script};
-use super::quorum::{Extended, Extension, Kept, majority};
-use super::trace::Trace;
+use super::quorum::{Extended, Extension, Kept, Nodes, majority};
+use super::trace::{Sent, Trace};
 use super::{milliseconds, revocation};
 use crate::backend::{Renewal, lock};
 use crate::backends::batch::Batches;
@@ -19,8 +21,8 @@ use crate::backends::redis::resp::Value;
 use crate::clock::Moment;
 use crate::{Loss, Owner, Verdict};
 
-/// How much later than meant a node acts at most, because its clock is read from afar.
-const SLACK: Duration = Duration::from_millis(100);
+/// How much later than meant a node acts at most, because its clock may go more slowly than ours.
+pub(super) const SLACK: Duration = Duration::from_millis(100);
 
 /// Renewals that go to the nodes together.
 pub(super) type Renewals = Batches<Renewing>;
@@ -39,16 +41,19 @@ pub(super) struct Renewing {
 
 /// Several locks that are extended by one request to each node.
 pub(super) struct Batch {
-    fleet: Arc<Fleet>,
+    pub(super) fleet: Arc<Fleet>,
+    line: Arc<Line>,
     sent: Moment,
-    /// The earliest end of validity among them: no node may act later, or it could make a lock anew that was lost.
+    /// The earliest end of validity among them: no node may act later, or it could lengthen what was lost.
     until: Moment,
-    locks: Vec<Extending>,
+    pub(super) locks: Vec<Extending>,
 }
 
-struct Extending {
-    renewing: Renewing,
-    px: String,
+pub(super) struct Extending {
+    pub(super) renewing: Renewing,
+    /// How long a node keeps the key.
+    pub(super) life: Duration,
+    pub(super) px: String,
     count: Mutex<Counting>,
 }
 
@@ -57,15 +62,22 @@ struct Counting {
     verdicts: Vec<Verdict>,
     /// What was found in the lock's place.
     found: String,
+    /// The nodes that have lost it and are not being mended yet.
+    gone: Nodes,
+    /// A majority has it.
+    extended: bool,
     decided: Option<oneshot::Sender<Result<Renewal, Vec<Verdict>>>>,
 }
 
 impl Batch {
     pub(super) fn send_to_all(fleet: &Arc<Fleet>, locks: Vec<Renewing>) {
+        for locks in by_haste(locks, fleet.clock.now(), fleet.config.timeout) {
+            Self::new(fleet, locks).send_everywhere();
+        }
+    }
+
+    fn new(fleet: &Arc<Fleet>, mut locks: Vec<Renewing>) -> Arc<Self> {
         let (n, sent, line) = (fleet.len(), fleet.clock.now(), fleet.line());
-        let mut locks = locks;
-        // Whose time is over must not take the time of others.
-        locks.retain(|one| one.trace.held().is_some_and(|trace| trace.until > sent));
         // The order in which their traces are locked: the same in each batch.
         locks.sort_unstable_by_key(|one| Arc::as_ptr(&one.trace));
         let until = locks.iter().map(|one| lock(&one.trace.0).until).min().unwrap_or(sent);
@@ -73,48 +85,48 @@ impl Batch {
             let life = fleet.config.key_life(renewing.term);
             let (unused, _) = oneshot::channel();
             let answer = std::mem::replace(&mut renewing.answer, unused);
-            let until = {
-                let mut trace = lock(&renewing.trace.0);
-                trace.settled_at = trace.settled_at.max(until.plus(SLACK));
-                trace.over_at = trace.over_at.max(until.plus(life));
-                trace.until
-            };
+            let until = lock(&renewing.trace.0).until;
             let counting = Counting {
                 extension: Extension::new(vec![Kept::Open; n], until),
                 verdicts: vec![late(); n],
                 found: String::new(),
+                gone: Nodes::default(),
+                extended: false,
                 decided: Some(answer),
             };
-            Extending { px: milliseconds(life), renewing, count: Mutex::new(counting) }
+            Extending { life, px: milliseconds(life), renewing, count: Mutex::new(counting) }
         };
         let locks = locks.into_iter().map(prepare).collect();
-        let batch = Arc::new(Self { fleet: fleet.clone(), sent, until, locks });
-        let insist = line.up().len() < majority(n);
+        Arc::new(Self { fleet: fleet.clone(), line, sent, until, locks })
+    }
+
+    fn send_everywhere(self: Arc<Self>) {
+        let (fleet, n) = (&self.fleet, self.fleet.len());
+        let insist = self.line.up().0 < majority(n);
         for node in 0..n {
-            let verdict = match fleet.reach(&line, node, sent, insist) {
-                Reach::Up(link) => match fleet.put_late(&batch, &link, 0) {
+            let verdict = match fleet.reach(&self.line, node, self.sent, insist) {
+                Reach::Up(link) => match fleet.put_late(&self, &link, 0) {
                     Ok(()) => continue,
                     Err(why) => Verdict::Unreachable { why },
                 },
                 Reach::Opening => {
-                    batch.clone().when_up(&line, node);
+                    self.clone().when_up(node);
                     continue;
                 }
                 Reach::Down(verdict) => verdict,
             };
-            batch.clone().hear(node, Heard::Not(verdict));
+            self.clone().hear(node, Heard::Not(verdict));
         }
     }
 
     /// Sends to a node that is being connected to as soon as it is.
-    fn when_up(self: Arc<Self>, line: &Arc<Line>, node: usize) {
-        let line = line.clone();
+    fn when_up(self: Arc<Self>, node: usize) {
         tokio::spawn(async move {
             let verdict = loop {
-                let changed = line.changed();
+                let changed = self.line.changed();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
-                match self.fleet.reach(&line, node, self.fleet.clock.now(), false) {
+                match self.fleet.reach(&self.line, node, self.fleet.clock.now(), false) {
                     Reach::Up(link) => match self.fleet.put_late(&self, &link, 0) {
                         Ok(()) => return,
                         Err(why) => break Verdict::Unreachable { why },
@@ -125,6 +137,16 @@ impl Batch {
             };
             self.hear(node, Heard::Not(verdict));
         });
+    }
+
+    /// Makes a lock anew on nodes that have lost it, as far as they can be reached; the next renewal sees to the rest.
+    fn mend(self: &Arc<Self>, index: usize, nodes: Nodes) {
+        let mending = Arc::new(Mending { batch: self.clone(), index });
+        for node in nodes.iter() {
+            if let Reach::Up(link) = self.fleet.reach(&self.line, node, self.fleet.clock.now(), false) {
+                let _ = self.fleet.put_late(&mending, &link, 0);
+            }
+        }
     }
 }
 
@@ -153,9 +175,15 @@ impl Question for Batch {
         if sent >= self.until {
             return Err("a lease ended meanwhile".to_owned());
         }
-        let traces: Option<Vec<_>> = self.locks.iter().map(|one| one.renewing.trace.held()).collect();
-        let Some(mut traces) = traces else { return Err("a lock was given back meanwhile".to_owned()) };
-        traces.iter_mut().for_each(|trace| trace.over(link, sent));
+        // One that was given back costs the others nothing: this makes nothing anew.
+        let held = |one| Some((Extending::trace(one)?, one.life));
+        let mut traces: Vec<_> = self.locks.iter().filter_map(held).collect();
+        if traces.is_empty() {
+            return Err("given back meanwhile".to_owned());
+        }
+        for (trace, life) in &mut traces {
+            trace.over(link, sent, self.until.plus(SLACK), self.until.plus(*life));
+        }
         self.send(link, sent, call)
     }
 
@@ -166,19 +194,27 @@ impl Question for Batch {
                 if let Some(time) = items[0].as_int().and_then(|time| u64::try_from(time).ok()) {
                     self.fleet.nodes[node].read_clock(time, self.sent, now, &self.fleet.config);
                 }
-                for (one, item) in self.locks.iter().zip(&items[1..]) {
+                for (index, (one, item)) in self.locks.iter().zip(&items[1..]).enumerate() {
                     let (kept, verdict, found) = match item {
                         Value::Int(1) => (Kept::Yes, Verdict::Granted, None),
+                        Value::Int(0) => {
+                            lock(&one.count).gone.insert(node);
+                            (Kept::No, Verdict::Held { by: "nobody any more".to_owned() }, None)
+                        }
                         Value::Text(text) => {
                             let found = String::from_utf8_lossy(text).into_owned();
                             (Kept::No, Verdict::Held { by: "somebody else".to_owned() }, Some(found))
                         }
-                        _ => {
-                            let why = "it has lost the lock and may not make it anew".to_owned();
+                        odd => {
+                            let why = format!("an odd answer: {odd:?}");
                             (Kept::Silent, Verdict::Unreachable { why }, None)
                         }
                     };
                     one.hear(node, kept, verdict, found, self.sent, now);
+                    let gone = one.gone();
+                    if !gone.is_empty() {
+                        self.mend(index, gone);
+                    }
                 }
             }
             heard => {
@@ -194,7 +230,31 @@ impl Question for Batch {
     }
 }
 
+/// Those that have time, and those that have little: a batch must be answered before the first of its leases ends, and
+/// one that is about to must not take the time of others. Whose time is over is left out.
+fn by_haste(locks: Vec<Renewing>, now: Moment, timeout: Duration) -> Vec<Vec<Renewing>> {
+    let (mut calm, mut hasty) = (Vec::with_capacity(locks.len()), Vec::new());
+    for one in locks {
+        match one.trace.held().map(|trace| trace.until.since(now)) {
+            Some(left) if left >= timeout => calm.push(one),
+            Some(left) if !left.is_zero() => hasty.push(one),
+            _ => {}
+        }
+    }
+    [calm, hasty].into_iter().filter(|locks| !locks.is_empty()).collect()
+}
+
 impl Extending {
+    fn trace(&self) -> Option<MutexGuard<'_, Sent>> {
+        self.renewing.trace.held()
+    }
+
+    /// The nodes to mend, told once: none before a majority is known to have the lock.
+    fn gone(&self) -> Nodes {
+        let mut counting = lock(&self.count);
+        if counting.extended { std::mem::take(&mut counting.gone) } else { Nodes::default() }
+    }
+
     fn hear(
         &self,
         node: usize,
@@ -215,6 +275,7 @@ impl Extending {
             Extended::Yes => {
                 let mut trace = lock(&self.renewing.trace.0);
                 trace.until = trace.until.max(valid_until(sent, term));
+                counting.extended = true;
                 Ok(Renewal::Renewed { sent, term: Some(term) })
             }
             Extended::Lost => Ok(Renewal::Lost(loss(&counting.found, self.renewing.owner))),
@@ -231,5 +292,56 @@ pub(super) fn loss(found: &str, owner: Owner) -> Loss {
     match revocation::read(found) {
         Some((revoked, reason)) if revoked == owner => Loss::ForceReleased { reason: reason.to_owned() },
         _ => Loss::Taken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::redlock::config::Config;
+    use crate::backends::redlock::node::tests::mute_link;
+    use crate::clock::Clock;
+    use crate::url::StoreUrl;
+
+    type Answer = oneshot::Receiver<Result<Renewal, Vec<Verdict>>>;
+
+    fn renewing(until: Moment) -> (Renewing, Answer) {
+        let (answer, outcome) = oneshot::channel();
+        let one = Renewing {
+            keys: Arc::new(Keys::new("", "a")),
+            value: "value".into(),
+            owner: Owner::fresh(),
+            token: "1".to_owned(),
+            term: Duration::from_secs(30),
+            trace: Arc::new(Trace::new(Vec::new(), until, until, until)),
+            answer,
+        };
+        (one, outcome)
+    }
+
+    #[test]
+    fn a_lease_that_is_about_to_end_does_not_hurry_others() {
+        let at = |seconds| Moment::at(Duration::from_secs(seconds));
+        let locks = [101, 130, 100, 102, 99].map(|end| renewing(at(end)).0).into_iter().collect();
+        let groups = by_haste(locks, at(100), Duration::from_secs(2));
+        let ends =
+            |group: &Vec<Renewing>| group.iter().map(|one| lock(&one.trace.0).until).collect::<Vec<_>>();
+        assert_eq!(groups.iter().map(ends).collect::<Vec<_>>(), [vec![at(130), at(102)], vec![at(101)]]);
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_is_given_back_does_not_keep_others_from_being_extended() {
+        let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
+        let fleet = Arc::new(Fleet::new(config, Clock::system()).unwrap());
+        let until = fleet.clock.now().plus(Duration::from_secs(30));
+        let [first, second] = [renewing(until).0, renewing(until).0];
+        let traces = [first.trace.clone(), second.trace.clone()];
+        let batch = Batch::new(&fleet, vec![first, second]);
+        let (link, _theirs) = mute_link(&fleet.nodes[0]);
+        lock(&traces[0].0).given_back = true;
+        fleet.put_late(&batch, &link, 0).unwrap();
+        assert_eq!(traces.each_ref().map(|trace| lock(&trace.0).links().len()), [0, 1]);
+        lock(&traces[1].0).given_back = true;
+        fleet.put_late(&batch, &link, 0).unwrap_err();
     }
 }
