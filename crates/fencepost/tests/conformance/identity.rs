@@ -11,8 +11,8 @@ on_stores_with_leases!(
     a_late_release_does_not_touch_the_next_holder,
     a_late_drop_does_not_touch_the_next_holder,
     a_late_extension_does_not_touch_the_next_holder,
+    an_extension_never_creates_a_lock_again,
 );
-on_stores_with_one_entry!(an_extension_never_creates_a_lock_again);
 on_redis!(a_release_leaves_a_foreign_value_alone, a_renewal_leaves_a_foreign_value_alone);
 
 async fn every_acquisition_has_an_owner_of_its_own(stage: Stage) {

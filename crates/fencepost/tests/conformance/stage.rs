@@ -172,11 +172,6 @@ macro_rules! on_stores_with_leases {
     ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock); )+ };
 }
 
-/// The same where a held lock is one entry. Several can be mended: a renewal makes those anew that a node has lost.
-macro_rules! on_stores_with_one_entry {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis); )+ };
-}
-
 /// The same on Redis alone.
 macro_rules! on_redis {
     ($($test:ident),+ $(,)?) => { $( on_stores!($test: redis); )+ };

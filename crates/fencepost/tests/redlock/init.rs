@@ -90,7 +90,7 @@ async fn every_node_must_be_there() {
     let mut fleet = Fleet::start(3);
     fleet[2].kill();
     let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
-    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(error.to_string().contains(&fleet[2].addr().to_string()), "{error}");
     assert!(fleet[0].keys().is_empty(), "nothing was written");
 }

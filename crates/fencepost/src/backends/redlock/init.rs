@@ -60,20 +60,29 @@ async fn greet(fleet: &Arc<Fleet>, mode: &'static str) -> Result<Vec<Link>> {
         })
     };
     let connecting: Vec<_> = (0..fleet.len()).map(connect).collect();
-    let (mut links, mut trouble) = (Vec::new(), Vec::new());
+    let (mut links, mut trouble, mut misfit) = (Vec::new(), Vec::new(), false);
     for (node, link) in fleet.nodes.iter().zip(connecting) {
         match link.await.unwrap_or_else(|_| Err(super::fleet::late())) {
             Ok(link) => links.push(link),
-            Err(verdict) => trouble.push(format!("{} {verdict}", node.label())),
+            Err(verdict) => {
+                misfit |= matches!(verdict, Verdict::Refused { .. });
+                trouble.push(format!("{} {verdict}", node.label()));
+            }
         }
     }
     fleet.find_twins();
-    let twins = fleet.nodes.iter().filter_map(|node| Some(format!("{} {}", node.label(), node.twin()?)));
-    trouble.extend(twins);
+    for (node, twin) in fleet.nodes.iter().filter_map(|node| Some((node, node.twin()?))) {
+        misfit = true;
+        trouble.push(format!("{} {twin}", node.label()));
+    }
     if trouble.is_empty() {
         return Ok(links);
     }
-    Err(Error::config(format!("every node must be reachable and usable for this; {}", trouble.join("; "))))
+    let message = format!("every node must be reachable and usable for this; {}", trouble.join("; "));
+    Err(match misfit {
+        true => Error::config(message),
+        false => Error::Unavailable { store: fleet.config.label.clone(), source: message.into() },
+    })
 }
 
 fn state(config: &Config, link: &Link) -> State {

@@ -284,7 +284,7 @@ pub(super) mod tests {
     /// A connection to a server that never answers. It lasts as long as the other end.
     pub(in super::super) fn mute_link(node: &Arc<Node>) -> (Arc<Link>, tokio::io::DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let connection = Connection::start(Box::new(ours), |_| {});
+        let connection = Connection::start(&Arc::default(), Box::new(ours), |_| {});
         let scripts = vec![String::new(); SCRIPTS.len()];
         let (votes, said) = Default::default();
         (Arc::new(Link { node: node.clone(), connection, votes, said, scripts }), theirs)
