@@ -13,8 +13,6 @@ pub use store::{Store, Value, WrongType};
 pub const NODE: &str = "{fencepost}:node";
 /// How long a counter outlives its last use, in milliseconds.
 const RETAIN: u64 = 86_400_000;
-/// How far a counter may be behind the clock, in microseconds.
-const LAG: u64 = 1_000_000;
 /// How long a queue outlives the last waiter that asked, in milliseconds.
 const QUEUE: u64 = 60_000;
 
@@ -305,7 +303,7 @@ impl Node {
     fn next_counter(&mut self, now: u64, keys: &Keys, ask: &Ask<'_>) -> Result<u64, WrongType> {
         let near = ask.proposal.clamp(now.saturating_sub(ask.bound), now + ask.bound);
         let counter = self.counter(keys)? + 1;
-        if near > counter + LAG {
+        if near > counter + ask.bound / 5 {
             self.store.set_px(&keys.fence, &near.to_string(), RETAIN);
             return Ok(near);
         }

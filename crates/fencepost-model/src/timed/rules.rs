@@ -48,10 +48,14 @@ pub(super) struct Rules {
     pub(super) keep: Keep,
 }
 
+/// How far a counter may be behind before it leaps, in token units: about a fifth of `delta`.
+const LAG: u8 = 2;
+
 /// What a node's counter becomes with a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counter {
-    /// One more than the counter, or the proposal if that is larger and near the clock of the node: production.
+    /// One more than the counter, or the proposal, moved near the clock of the node, if that is more than `LAG` larger:
+    /// production.
     Clamped,
     /// As above with any proposal; a node without a counter takes its clock into account.
     Unclamped,
@@ -147,15 +151,19 @@ impl Rules {
             Counter::Pure | Counter::Resync => 0,
         };
         let floor = u8::try_from(floor.max(0) * UNITS).expect("few ticks");
-        floor.max(counter + 1)
+        match self.counter {
+            // A counter leaps only if it is far enough behind.
+            Counter::Clamped if floor <= counter + 1 + LAG => counter + 1,
+            _ => floor.max(counter + 1),
+        }
     }
 
-    /// No grant of this node has, from now on, a smaller value than this, whatever its counter.
+    /// With a counter below this, or none, every grant of this node leaps from now on.
     pub(super) fn floor(&self, node: usize, now: u8) -> u8 {
         match self.counter {
             Counter::Clamped => {
                 let floor = (i16::from(now) + EPOCH + self.node_clock[node] - self.tau) * UNITS;
-                u8::try_from(floor.max(0)).expect("few ticks")
+                u8::try_from(floor.max(0)).expect("few ticks").saturating_sub(LAG + 1)
             }
             _ => 0,
         }

@@ -180,7 +180,7 @@ fn difference(what: &str, theirs: &str, ours: &str) -> String {
 }
 
 /// How far a proposal may be from a node's clock. After a loss of data, tokens stay in order as long as the clocks of
-/// the servers are right within `(quarantine - 2 * bound) / 2`.
+/// the servers are right within `(quarantine - 2.2 * bound) / 2`: a counter may be behind the clock by a fifth of the bound.
 fn bound(quarantine: Duration) -> Duration {
     (quarantine / 6).min(MOST_BOUND)
 }
@@ -213,7 +213,7 @@ fn quarantine(url: &mut StoreUrl, max_ttl: Duration, drift: f64) -> Result<Durat
         tracing::warn!(
             ?quarantine,
             "a quarantine below 30s keeps tokens in order after a loss of data only if the clocks of the servers are right \
-             within a third of it"
+             within three tenths of it"
         );
     }
     Ok(quarantine)
