@@ -48,7 +48,7 @@ test: deps lint ## Check everything; leaves no process and no file behind
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' \
 	  $(TARGET)/test.log
 
-model: ## Search more states of the Redis protocol than `test` does; takes minutes
+model: ## Search more states of the Redis protocols than `test` does; takes long
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored
 	$(CARGO) test --release --locked -p fencepost-model -- --include-ignored --nocapture --test-threads 1
 
