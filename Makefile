@@ -5,7 +5,7 @@ PYTHON    ?= python3
 PREFIX    ?= /usr/local
 TARGET    := $(or $(CARGO_TARGET_DIR),target)
 PEERS     := $(TARGET)/peers-venv
-PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8
+PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8 kazoo==2.10.0
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Most tests wait for servers, so more of them than cores run at a time.
@@ -21,6 +21,12 @@ help: ## List the targets
 deps: $(PEERS)/.done ## Install what the tests need, where it is missing: Debian packages, Python packages
 	@missing=; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
+	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
+	command -v etcd >/dev/null || missing="$$missing etcd-server"; \
+	command -v etcdctl >/dev/null || missing="$$missing etcd-client"; \
+	[ -e /usr/share/java/zookeeper.jar ] || missing="$$missing zookeeper"; \
+	command -v java >/dev/null || missing="$$missing default-jre-headless"; \
 	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	[ -z "$$missing" ] || $(SUDO) sh scripts/apt-install $$missing
 
