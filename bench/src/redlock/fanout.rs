@@ -11,11 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::raw::{command, load};
 use crate::rounds::{Slice, slice};
 
-const ACQUIRE: &str = concat!(
-    include_str!("../../../crates/fencepost/src/backends/redlock/prelude.lua"),
-    include_str!("../../../crates/fencepost/src/backends/redlock/acquire.lua")
-);
-const RELEASE: &str = include_str!("../../../crates/fencepost/src/backends/redlock/release.lua");
+const TURN: &str = include_str!("../../../crates/fencepost/src/backends/redlock/turn.lua");
 
 /// Stand for the times that every request has anew, in microseconds.
 const PROPOSAL: &str = "1000000000000001";
@@ -103,12 +99,12 @@ impl Socket {
         let (lock, fence, queue) = ("lock:raw:one", "{lock:raw:one}:fence", "{lock:raw:one}:waiters");
         let about = "{\"host\":\"bench\",\"pid\":12345,\"since\":1234567890123}";
         let value = format!("{:036} {:016} {about}", 1, 2);
-        let [acquire, release] = [ACQUIRE, RELEASE].map(|text| load(server.addr(), text));
+        let turn = load(server.addr(), TURN);
         let (mut acquires, mut releases) = (Vec::new(), Vec::new());
-        let keys = ["EVALSHA", &acquire, "3", "{fencepost}:node", lock, fence];
-        let arguments = [&*votes, NOT_AFTER, &value, "30000", PROPOSAL, "5000000"];
+        let keys = ["EVALSHA", &turn, "3", lock, fence, "{fencepost}:node"];
+        let arguments = ["30000", &value, PROPOSAL, NOT_AFTER, &votes, "5000000"];
         command(&mut acquires, &[&keys[..], &arguments].concat());
-        command(&mut releases, &["EVALSHA", &release, "2", lock, queue, &value]);
+        command(&mut releases, &["EVALSHA", &turn, "2", lock, queue, "free", &value]);
         (acquires, releases)
     }
 

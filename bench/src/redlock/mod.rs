@@ -78,7 +78,7 @@ fn cycles(Deployment { fleet, runtime, locks, .. }: &Deployment, rounds: usize) 
     cpu::report("redlock, 64 tasks: CPU / rslock", many_bill, their_many);
 }
 
-/// How often each node is asked in one cycle: once to acquire, once to release.
+/// How often each node is asked in one cycle: once to acquire, once to release; together with others if there are many.
 fn round_trips(Deployment { fleet, runtime, locks, .. }: &Deployment) {
     let lock = locks.lock("bench:count");
     report_calls("redlock, one task: scripts a node and cycle", fleet, || one_by_one(runtime, &lock));
@@ -92,7 +92,7 @@ fn report_calls(what: &str, fleet: &Fleet, measure: impl Fn() -> Slice) {
     let each: Vec<_> = each.collect();
     let mean = each.iter().sum::<f64>() / NODES as f64;
     let each: Vec<_> = each.iter().map(|calls| format!("{calls:.2}")).collect();
-    report_number(what, mean, &each.join(" "), Some("2"));
+    report_number(what, mean, &each.join(" "), Some("at most 2"));
 }
 
 /// How many scripts each node has run, once the slower ones have caught up.

@@ -52,7 +52,7 @@ pub struct Ask<'a> {
     pub not_after: u64,
 }
 
-/// What `acquire.lua` and `revoke.lua` answer.
+/// What `turn.lua` answers to whoever takes a lock, and `revoke.lua`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vote {
     /// The key is the caller's, and this is the counter.
@@ -134,7 +134,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// `acquire.lua`. `entry` is a waiter's place in the queue.
+    /// `turn.lua`, to take a lock. `entry` is a waiter's place in the queue.
     pub fn acquire(
         &mut self,
         now: u64,
@@ -254,7 +254,7 @@ impl Node {
         Ok(Ok(Ok(holder)))
     }
 
-    /// `release.lua`: whether the key was the caller's, and who is told, if anybody shall be.
+    /// `turn.lua`, to give it back: whether the key was the caller's, and who is told, if anybody shall be.
     pub fn release(
         &mut self,
         now: u64,
@@ -262,34 +262,32 @@ impl Node {
         value: &str,
         wake: bool,
         entry: Option<&str>,
-    ) -> Result<(bool, Option<Message>), WrongType> {
+    ) -> (bool, Option<Message>) {
         self.store.at(now / 1000);
         if let Some(entry) = entry {
-            self.store.lrem(&keys.queue, entry)?;
+            let _ = self.store.lrem(&keys.queue, entry);
         }
-        let ours =
-            self.store.get(&keys.lock)?.is_some_and(|holder| holder == value || revokes(holder, value));
-        if !ours {
-            return Ok((false, None));
+        let holder = self.store.get(&keys.lock).ok().flatten();
+        if !holder.is_some_and(|holder| holder == value || revokes(holder, value)) {
+            return (false, None);
         }
         self.store.del(&keys.lock);
-        let message = if wake { self.wake(keys)? } else { None };
-        Ok((true, message))
+        (true, if wake { self.wake(keys) } else { None })
     }
 
     /// Takes waiters out of the queue until one of them can be reached.
-    fn wake(&mut self, keys: &Keys) -> Result<Option<Message>, WrongType> {
-        while let Some(entry) = self.store.lpop(&keys.queue)? {
+    fn wake(&mut self, keys: &Keys) -> Option<Message> {
+        while let Ok(Some(entry)) = self.store.lpop(&keys.queue) {
             let channel = entry.get(..16).unwrap_or(&entry);
             if self.listeners.contains(channel) {
                 let who = entry.get(17..).unwrap_or_default();
-                return Ok(Some((channel.to_owned(), format!("free {who} "))));
+                return Some((channel.to_owned(), format!("free {who} ")));
             }
         }
-        Ok(None)
+        None
     }
 
-    /// `prelude.lua`: does this node vote, and is it not too late?
+    /// `prelude.lua` and `turn.lua`: does this node vote, and is it not too late?
     fn refuse(&mut self, now: u64, key: &str, not_after: u64) -> Result<Option<Refusal>, WrongType> {
         self.store.at(now / 1000);
         let node = self.store.get(NODE)?;
@@ -299,7 +297,7 @@ impl Node {
         Ok((now > not_after).then_some(Refusal::Late(now)))
     }
 
-    /// Also there: the counter after a grant.
+    /// `turn.lua` and `revoke.lua`: the counter after a grant.
     fn next_counter(&mut self, now: u64, keys: &Keys, ask: &Ask<'_>) -> Result<u64, WrongType> {
         let near = ask.proposal.clamp(now.saturating_sub(ask.bound), now + ask.bound);
         let counter = self.counter(keys)? + 1;

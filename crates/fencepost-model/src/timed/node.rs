@@ -30,7 +30,7 @@ impl Record {
 }
 
 impl Node {
-    /// `acquire.lua`, for an attempt that started at `start`.
+    /// `turn.lua`, to take the lock for an attempt that started at `start`.
     pub(super) fn acquire(&mut self, call: Call<'_>, start: u8) -> Reply {
         if call.now < self.ready || call.now > call.rules.acquire_limit(start) {
             return Reply::Silent;
@@ -94,7 +94,7 @@ impl Node {
         Kept::Yes
     }
 
-    /// `release.lua`.
+    /// `turn.lua`, to give it back.
     pub(super) fn release(&mut self, owner: u8) {
         if self.live.owner == Some(owner) {
             self.live.free();

@@ -22,10 +22,12 @@ macro_rules! script {
 const AROUND: [&str; 2] = [
     "local clock = tonumber(table.remove(ARGV))
 local server = redis
-local redis = { pcall = server.pcall }
-function redis.call(command, ...)
-  if command ~= 'TIME' then return server.call(command, ...) end
-  return { string.format('%.0f', math.floor(clock / 1000000)), string.format('%.0f', clock % 1000000) }
+local redis = {}
+for _, call in ipairs({ 'call', 'pcall' }) do
+  redis[call] = function(command, ...)
+    if command ~= 'TIME' then return server[call](command, ...) end
+    return { string.format('%.0f', math.floor(clock / 1000000)), string.format('%.0f', clock % 1000000) }
+  end
 end
 local function script()
 ",
@@ -45,29 +47,26 @@ return { reply, found }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Script {
-    Acquire,
+    Turn,
     Revoke,
     Hold,
     Attach,
-    Release,
     Greet,
     /// Does nothing: only says what is there.
     Look,
 }
 
 impl Script {
-    const ALL: [Self; 7] =
-        [Self::Acquire, Self::Revoke, Self::Hold, Self::Attach, Self::Release, Self::Greet, Self::Look];
+    const ALL: [Self; 6] = [Self::Turn, Self::Revoke, Self::Hold, Self::Attach, Self::Greet, Self::Look];
 
     fn source(self) -> String {
         let [before, after] = AROUND;
         let prelude = script!("prelude");
         let body = match self {
-            Self::Acquire => format!("{prelude}{}", script!("acquire")),
+            Self::Turn => script!("turn").to_owned(),
             Self::Revoke => format!("{prelude}{}", script!("revoke")),
             Self::Hold => format!("{prelude}{}", script!("hold")),
             Self::Attach => format!("{prelude}{}", script!("attach")),
-            Self::Release => script!("release").to_owned(),
             Self::Greet => script!("greet").to_owned(),
             Self::Look => "return 0".to_owned(),
         };

@@ -34,9 +34,25 @@ pub(crate) struct Hold {
     pub(crate) token: i64,
 }
 
+/// What one turn does one after the other.
+#[derive(Clone, Debug)]
+pub(crate) enum Move {
+    /// Takes a lock, perhaps as a waiter.
+    Take(Ask, Option<usize>),
+    GiveBack {
+        name: usize,
+        owner: usize,
+        wake: bool,
+        entry: Option<usize>,
+    },
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Acquire(Ask, Option<usize>),
+    Turn {
+        right_node: bool,
+        moves: Vec<Move>,
+    },
     /// With the reason that makes the revocation's value its own.
     Revoke(Ask, usize),
     Hold {
@@ -46,12 +62,6 @@ pub(crate) enum Step {
         locks: Vec<Hold>,
     },
     Attach(Hold, bool, i64),
-    Release {
-        name: usize,
-        owner: usize,
-        wake: bool,
-        entry: Option<usize>,
-    },
     Greet {
         max_ttl: usize,
         quarantine: usize,
@@ -107,6 +117,14 @@ fn ask() -> impl Strategy<Value = Ask> {
     )
 }
 
+fn moves() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        3 => (ask(), option::of(0..3usize)).prop_map(|(ask, entry)| Move::Take(ask, entry)),
+        2 => (0..NAMES.len(), 0..4usize, prop::bool::ANY, option::of(0..3usize))
+            .prop_map(|(name, owner, wake, entry)| Move::GiveBack { name, owner, wake, entry }),
+    ]
+}
+
 fn hold() -> impl Strategy<Value = Hold> {
     (0..NAMES.len(), 0..4usize, 0..TTLS.len(), -1..3i64).prop_map(|(name, owner, ttl, token)| Hold {
         name,
@@ -137,15 +155,14 @@ pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
     let name = 0..NAMES.len();
     let mode = prop_oneof![Just(Mode::Confirm), Just(Mode::Extend), Just(Mode::Mend)];
     prop_oneof![
-        12 => (ask(), option::of(0..3usize)).prop_map(|(ask, entry)| Step::Acquire(ask, entry)),
+        20 => (prop::bool::weighted(0.9), prop::collection::vec(moves(), 1..5))
+            .prop_map(|(right_node, moves)| Step::Turn { right_node, moves }),
         3 => (ask(), 0..2usize).prop_map(|(ask, reason)| Step::Revoke(ask, reason)),
         8 => (prop::bool::weighted(0.8), limit(), mode, prop::collection::vec(hold(), 1..4)).prop_map(
             |(right_node, not_after, mode, locks)| Step::Hold { right_node, not_after, mode, locks }
         ),
         3 => (hold(), prop::bool::weighted(0.9), limit())
             .prop_map(|(hold, right_node, not_after)| Step::Attach(hold, right_node, not_after)),
-        8 => (name.clone(), 0..4usize, prop::bool::ANY, option::of(0..3usize))
-            .prop_map(|(name, owner, wake, entry)| Step::Release { name, owner, wake, entry }),
         5 => greet(),
         1 => node_key().prop_map(Step::SetNode),
         1 => name.clone().prop_map(Step::Foreign),

@@ -6,7 +6,7 @@ use fencepost_model::node::{
 use fencepost_testkit::redis::Reply;
 
 use crate::real::{self, Found, HEARD, Real, Script, UNHEARD};
-use crate::step::{Ask, BOUND, Hold, NAMES, NodeKey, QUARANTINES, Step, TTLS};
+use crate::step::{Ask, BOUND, Hold, Move, NAMES, NodeKey, QUARANTINES, Step, TTLS};
 
 const START: u64 = 1_760_000_000_000_000;
 /// What the clock moves with each step, in microseconds.
@@ -62,13 +62,12 @@ impl<'a> Twin<'a> {
 
     fn both(&mut self, step: &Step) -> Both {
         match step {
-            Step::Acquire(ask, waiter) => self.acquire(ask, *waiter),
+            Step::Turn { right_node, moves } => self.turn(*right_node, moves),
             Step::Revoke(ask, reason) => self.revoke(ask, *reason),
             Step::Hold { right_node, not_after, mode, locks } => {
                 self.hold(*right_node, *not_after, *mode, locks)
             }
             Step::Attach(hold, right_node, not_after) => self.attach(hold, *right_node, *not_after),
-            Step::Release { name, owner, wake, entry } => self.release(*name, *owner, *wake, *entry),
             Step::Greet { max_ttl, quarantine, members, how } => {
                 self.greet(TTLS[*max_ttl], QUARANTINES[*quarantine], ["abcd", "0123"][*members], *how)
             }
@@ -80,19 +79,71 @@ impl<'a> Twin<'a> {
         }
     }
 
-    fn acquire(&mut self, ask: &Ask, waiter: Option<usize>) -> Both {
-        let (keys, value, node) =
-            (self.keys[ask.name].clone(), value(ask.owner), self.node_key(ask.right_node));
-        let entry = waiter.map(entry);
-        let request = self.request(ask, &value, &node);
+    fn turn(&mut self, right_node: bool, moves: &[Move]) -> Both {
+        let node = self.node_key(right_node);
+        let (mut on, mut args, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for one in moves {
+            expected.push(match one {
+                Move::Take(ask, waiter) => self.take_lock(ask, *waiter, &node, &mut on, &mut args),
+                Move::GiveBack { name, owner, wake, entry } => {
+                    self.give_back(*name, *owner, *wake, *entry, &mut on, &mut args)
+                }
+            });
+        }
+        if moves.iter().any(|one| matches!(one, Move::Take(..))) {
+            on.push(NODE.to_owned());
+            args.extend([node, BOUND.to_string()]);
+        }
+        let on: Vec<_> = on.iter().map(String::as_str).collect();
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let (reply, found) = self.real.call(Script::Turn, &on, &args, self.now);
+        let expected = if moves.len() == 1 { expected.remove(0) } else { Reply::List(expected) };
+        (expected, reply, found)
+    }
+
+    /// Does it in the model; says what to ask the server for.
+    fn take_lock(
+        &mut self,
+        ask: &Ask,
+        waiter: Option<usize>,
+        node: &str,
+        on: &mut Vec<String>,
+        args: &mut Vec<String>,
+    ) -> Reply {
+        let (keys, value, entry) = (self.keys[ask.name].clone(), value(ask.owner), waiter.map(entry));
+        let request = self.request(ask, &value, node);
         let expected = self.node.acquire(self.now, &keys, &request, entry.as_deref());
-        let numbers = Numbers::of(&request);
-        let mut args =
-            vec![&*node, &numbers.not_after, &value, &numbers.ttl, &numbers.proposal, &numbers.bound];
-        args.extend(entry.as_deref());
-        let on = [NODE, &keys.lock, &keys.fence, &keys.queue];
-        let (reply, found) = self.real.call(Script::Acquire, &on, &args, self.now);
-        (vote(expected), reply, found)
+        let Numbers { ttl, proposal, not_after, .. } = Numbers::of(&request);
+        on.extend([keys.lock, keys.fence]);
+        args.extend(entry.is_some().then(|| "line".to_owned()));
+        args.extend([ttl, value, proposal, not_after]);
+        if let Some(entry) = entry {
+            on.push(keys.queue);
+            args.push(entry);
+        }
+        vote(expected)
+    }
+
+    fn give_back(
+        &mut self,
+        name: usize,
+        owner: usize,
+        wake: bool,
+        waiter: Option<usize>,
+        on: &mut Vec<String>,
+        args: &mut Vec<String>,
+    ) -> Reply {
+        let (keys, value, entry) = (self.keys[name].clone(), value(owner), waiter.map(entry));
+        let (ours, message) = self.node.release(self.now, &keys, &value, wake, entry.as_deref());
+        self.tell(message);
+        on.extend([keys.lock, keys.queue]);
+        if wake && entry.is_none() {
+            args.extend(["free".to_owned(), value]);
+        } else {
+            let word = if wake { "wake" } else { "quiet" };
+            args.extend(["leave".to_owned(), value, entry.unwrap_or_default(), word.to_owned()]);
+        }
+        number(u64::from(ours))
     }
 
     fn revoke(&mut self, ask: &Ask, reason: usize) -> Both {
@@ -180,21 +231,6 @@ impl<'a> Twin<'a> {
         let args = [&*node, &limit.to_string(), &owner, &ttl.to_string(), &token.to_string()];
         let (reply, found) =
             self.real.call(Script::Attach, &[NODE, &keys.lock, &keys.fence], &args, self.now);
-        (expected, reply, found)
-    }
-
-    fn release(&mut self, name: usize, owner: usize, wake: bool, waiter: Option<usize>) -> Both {
-        let (keys, value, entry) = (self.keys[name].clone(), value(owner), waiter.map(entry));
-        let expected = match self.node.release(self.now, &keys, &value, wake, entry.as_deref()) {
-            Err(WrongType) => wrong_type(),
-            Ok((ours, message)) => {
-                self.tell(message);
-                number(u64::from(ours))
-            }
-        };
-        let mut args = vec![&*value, entry.as_deref().unwrap_or_default()];
-        args.extend((!wake).then_some("quiet"));
-        let (reply, found) = self.real.call(Script::Release, &[&keys.lock, &keys.queue], &args, self.now);
         (expected, reply, found)
     }
 
@@ -400,7 +436,7 @@ fn vote(vote: Result<Vote, WrongType>) -> Reply {
 fn same_reply(expected: &Reply, reply: &Reply, elapsed: i64) -> bool {
     match (expected, reply) {
         (Reply::Error(expected), Reply::Error(error)) => error.contains(expected.as_str()),
-        (Reply::List(expected), Reply::List(real)) if expected.len() == 5 && real.len() == 5 => {
+        (Reply::List(expected), Reply::List(real)) if held(expected) && held(real) => {
             let left = |list: &[Reply]| match list[2] {
                 Reply::Number(left) => left,
                 _ => panic!("not a time: {list:?}"),
@@ -408,8 +444,16 @@ fn same_reply(expected: &Reply, reply: &Reply, elapsed: i64) -> bool {
             let rest = |list: &[Reply]| [&list[..2], &list[3..]].concat();
             rest(expected) == rest(real) && same_end(left(expected), left(real), elapsed)
         }
+        (Reply::List(expected), Reply::List(real)) => {
+            let mut pairs = expected.iter().zip(real);
+            expected.len() == real.len() && pairs.all(|(expected, real)| same_reply(expected, real, elapsed))
+        }
         _ => expected == reply,
     }
+}
+
+fn held(list: &[Reply]) -> bool {
+    list.first() == Some(&Reply::Text("HELD".to_owned()))
 }
 
 /// The server's key may be closer to its end by the time that the test took, and no more.

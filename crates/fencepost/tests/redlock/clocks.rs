@@ -80,16 +80,13 @@ async fn a_clock_that_leaps_ahead_does_not_bring_a_second_holder() {
 
 /// Asks a node for the lock `a` as a client with such a clock would.
 fn ask(fleet: &Fleet, proposal: u64) -> u64 {
-    let script = concat!(
-        include_str!("../../src/backends/redlock/prelude.lua"),
-        include_str!("../../src/backends/redlock/acquire.lua")
-    );
+    let script = include_str!("../../src/backends/redlock/turn.lua");
     let node = &fleet[0];
     let (votes, proposal) = (node.cli(&["GET", NODE]), proposal.to_string());
     let not_after = (clock(node) + 60_000_000).to_string();
-    let keys = [NODE, "lock:a", "{lock:a}:fence"];
+    let keys = ["lock:a", "{lock:a}:fence", NODE];
     let words =
-        [["EVAL", script, "3"], keys, [&votes, &not_after, "somebody"], ["1000", &proposal, "5000000"]];
+        [["EVAL", script, "3"], keys, ["1000", "somebody", &proposal], [&not_after, &votes, "5000000"]];
     let granted = node.cli(&words.concat()).parse().unwrap();
     assert_eq!(counter(node), granted);
     node.cli(&["DEL", "lock:a", "{lock:a}:fence"]);

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::pool::Pool;
 use super::resp::{self, Value};
+use super::turn::{Step, Stepper, Turn};
 use crate::backend::lock;
 use crate::clock::Moment;
 
@@ -41,7 +42,15 @@ pub(in crate::backends) type Call = Box<dyn FnOnce(Option<Value>) + Send>;
 /// Who waits for a reply.
 enum Waiting {
     Receiver(oneshot::Sender<Value>),
-    Call { sent: Moment, call: Call },
+    Call {
+        sent: Moment,
+        call: Call,
+    },
+    /// Several, each for a step of its own.
+    Turn {
+        sent: Moment,
+        calls: Vec<Call>,
+    },
 }
 
 impl std::fmt::Debug for Waiting {
@@ -51,9 +60,21 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl Waiting {
+    fn count(&self) -> usize {
+        match self {
+            Self::Receiver(_) | Self::Call { .. } => 1,
+            Self::Turn { calls, .. } => calls.len(),
+        }
+    }
+
     fn answer(self, reply: Option<Value>) {
         match (self, reply) {
             (Self::Call { call, .. }, reply) => call(reply),
+            (Self::Turn { calls, .. }, Some(Value::List(replies))) if replies.len() == calls.len() => {
+                calls.into_iter().zip(replies).for_each(|(call, reply)| call(Some(reply)));
+            }
+            // The call as a whole was refused.
+            (Self::Turn { calls, .. }, reply) => calls.into_iter().for_each(|call| call(reply.clone())),
             // Nobody may wait any more: dropped requests are answered, too.
             (Self::Receiver(sender), Some(reply)) => drop(sender.send(reply)),
             (Self::Receiver(_), None) => {}
@@ -64,7 +85,11 @@ impl Waiting {
 #[derive(Debug, Default)]
 struct Shared {
     outgoing: Vec<u8>,
+    /// What is still being gathered, to go behind that.
+    turn: Turn,
     unanswered: VecDeque<Waiting>,
+    /// How many wait for a reply.
+    waiting: usize,
     /// The driver, and whether it will run without being woken.
     waker: Option<Waker>,
     woken: bool,
@@ -72,6 +97,38 @@ struct Shared {
     ended: Option<String>,
     /// A request has timed out and nothing was heard since.
     suspect: bool,
+}
+
+impl Shared {
+    /// Whether another request can be taken.
+    fn check(&self) -> Result<(), String> {
+        match &self.ended {
+            Some(why) => Err(why.clone()),
+            None if self.waiting >= MAX_UNANSWERED => {
+                Err(format!("{MAX_UNANSWERED} requests are unanswered"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Puts what was gathered into the buffer.
+    fn finish_turn(&mut self) {
+        self.unanswered.extend(self.turn.finish(&mut self.outgoing).map(|(sent, mut calls)| {
+            match (calls.len(), calls.pop()) {
+                (1, Some(call)) => Waiting::Call { sent, call },
+                (_, last) => {
+                    calls.extend(last);
+                    Waiting::Turn { sent, calls }
+                }
+            }
+        }));
+    }
+
+    /// The driver, if it has to be woken: once is enough for all that gathers until it runs.
+    fn sleeper(&mut self) -> Option<Waker> {
+        let woken = std::mem::replace(&mut self.woken, true);
+        self.waker.as_ref().filter(|_| !woken).cloned()
+    }
 }
 
 impl Connection {
@@ -131,6 +188,34 @@ impl Connection {
         self.put(words.len(), words.iter().map(|word| word.as_bytes()), None)
     }
 
+    /// Asks for a step of a call that others may join, sent at `sent`. It goes behind all that was put into the buffer
+    /// before, and before all that is put there later. `call` is called with the reply to this step, or to the whole call if the server
+    /// refused that. Not called if this fails.
+    pub(in crate::backends) fn join(
+        &self,
+        stepper: &Arc<Stepper>,
+        step: &Step<'_>,
+        sent: Moment,
+        call: Call,
+    ) -> Result<(), String> {
+        let mut shared = lock(&self.shared);
+        shared.check()?;
+        if !shared.turn.takes(stepper, step) {
+            shared.finish_turn();
+        }
+        shared.turn.push(stepper, step, sent, call);
+        if step.alone {
+            shared.finish_turn();
+        }
+        shared.waiting += 1;
+        let sleeper = shared.sleeper();
+        drop(shared);
+        if let Some(driver) = sleeper {
+            driver.wake();
+        }
+        Ok(())
+    }
+
     fn put<'a>(
         &self,
         count: usize,
@@ -138,20 +223,15 @@ impl Connection {
         answer_to: Option<Waiting>,
     ) -> Result<(), String> {
         let mut shared = lock(&self.shared);
-        if let Some(why) = &shared.ended {
-            return Err(why.clone());
-        }
-        if shared.unanswered.len() >= MAX_UNANSWERED {
-            return Err(format!("{MAX_UNANSWERED} requests are unanswered"));
-        }
+        shared.check()?;
+        shared.finish_turn();
         resp::encode(&mut shared.outgoing, count, words);
+        shared.waiting += usize::from(answer_to.is_some());
         shared.unanswered.extend(answer_to);
-        // One wake-up is enough for all that gathers until the driver runs.
-        let woken = std::mem::replace(&mut shared.woken, true);
-        let waker = shared.waker.as_ref().filter(|_| !woken).cloned();
+        let sleeper = shared.sleeper();
         drop(shared);
-        if let Some(waker) = waker {
-            waker.wake();
+        if let Some(driver) = sleeper {
+            driver.wake();
         }
         Ok(())
     }
@@ -169,10 +249,11 @@ impl Connection {
             return None;
         }
         let oldest = match shared.unanswered.front() {
-            Some(Waiting::Call { sent, .. }) => Some(*sent),
-            _ => None,
+            Some(Waiting::Call { sent, .. } | Waiting::Turn { sent, .. }) => Some(*sent),
+            Some(Waiting::Receiver(_)) => None,
+            None => shared.turn.sent,
         };
-        Some((shared.unanswered.len(), oldest))
+        Some((shared.waiting, oldest))
     }
 
     /// Whether it has ended.
@@ -207,6 +288,7 @@ fn end(shared: &Mutex<Shared>, why: String) {
     let (unanswered, waker) = {
         let mut shared = lock(shared);
         shared.ended.get_or_insert(why);
+        shared.finish_turn();
         (std::mem::take(&mut shared.unanswered), shared.waker.take())
     };
     if let Some(waker) = waker {
@@ -270,6 +352,7 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
                 self.outgoing.clear();
                 self.written = 0;
                 let mut shared = lock(&self.shared);
+                shared.finish_turn();
                 std::mem::swap(&mut shared.outgoing, &mut self.outgoing);
                 if self.outgoing.is_empty() {
                     drop(shared);
@@ -326,7 +409,9 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
                     let next = {
                         let mut shared = lock(&self.shared);
                         shared.suspect = false;
-                        shared.unanswered.pop_front()
+                        let next = shared.unanswered.pop_front();
+                        shared.waiting -= next.as_ref().map_or(0, Waiting::count);
+                        next
                     };
                     match next {
                         Some(waiting) => waiting.answer(Some(value)),

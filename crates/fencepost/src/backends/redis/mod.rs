@@ -20,6 +20,7 @@ pub(in crate::backends) mod record;
 pub(in crate::backends) mod resp;
 #[cfg(feature = "tls")]
 mod tls;
+pub(in crate::backends) mod turn;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -66,6 +66,11 @@ pub(in crate::backends) fn encode<'a>(
     words: impl Iterator<Item = &'a [u8]>,
 ) {
     header(out, b'*', count);
+    self::words(out, words);
+}
+
+/// Appends words of a command.
+pub(super) fn words<'a>(out: &mut Vec<u8>, words: impl Iterator<Item = &'a [u8]>) {
     for word in words {
         header(out, b'$', word.len());
         out.extend_from_slice(word);
@@ -73,7 +78,8 @@ pub(in crate::backends) fn encode<'a>(
     }
 }
 
-fn header(out: &mut Vec<u8>, kind: u8, number: usize) {
+/// Appends a length or a count.
+pub(super) fn header(out: &mut Vec<u8>, kind: u8, number: usize) {
     let mut digits = [0u8; 20];
     let mut start = digits.len();
     let mut rest = number;

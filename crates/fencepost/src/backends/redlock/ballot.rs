@@ -326,6 +326,14 @@ impl Ballot {
         send()
     }
 
+    fn send_paper(&self, link: &Link, alone: bool, sent: Moment, call: Call) -> Result<(), String> {
+        if sent >= self.give_up_at {
+            return Err("its time is over".to_owned());
+        }
+        let numbers = [&*self.proposal, &self.not_after(link, sent)];
+        self.paper.send(link, &self.fleet.config, numbers, alone, sent, call)
+    }
+
     /// The latest that a node may act on a request of this attempt, by its own clock.
     fn not_after(&self, link: &Link, sent: Moment) -> String {
         let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
@@ -339,15 +347,11 @@ impl Question for Ballot {
     }
 
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
-        if sent >= self.give_up_at {
-            return Err("its time is over".to_owned());
-        }
-        let not_after = self.not_after(link, sent);
-        self.paper.send(link, &self.fleet.config, &self.proposal, &not_after, sent, call)
+        self.send_paper(link, false, sent, call)
     }
 
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
-        self.while_open(|| self.send(link, sent, call))
+        self.while_open(|| self.send_paper(link, true, sent, call))
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {

@@ -16,6 +16,7 @@ use super::quorum::majority;
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::resp::Value;
+use crate::backends::redis::turn::Step;
 use crate::clock::Moment;
 use crate::keeper::Keeper;
 use crate::{Result, Verdict};
@@ -159,12 +160,12 @@ impl Farewell {
                     let (sender, answer) = tokio::sync::oneshot::channel();
                     let call: Call = Box::new(move |reply| drop(sender.send(reply)));
                     let sent = fleet.clock.now();
-                    let put = parting.send(&link, sent, call);
+                    let put = parting.send(&link, true, sent, call);
                     match tokio::time::timeout(fleet.config.timeout, answer).await {
                         // Before that, what was sent over the ended connection may still arrive behind this.
                         Ok(Ok(Some(Value::Int(_)))) if put.is_ok() && sent > parting.settled_at => return,
                         Ok(Ok(Some(Value::Error(text)))) if text.starts_with("NOSCRIPT") => {
-                            link.load(Script::Release, sent);
+                            link.load(Script::Turn, sent, fleet.clock.now());
                         }
                         _ => {}
                     }
@@ -177,29 +178,32 @@ impl Farewell {
 }
 
 impl Parting {
-    fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
+    fn send(&self, link: &Link, alone: bool, sent: Moment, call: Call) -> Result<(), String> {
         let keys = [&*self.keys.lock, &self.keys.queue];
-        let arguments = [&*self.value, self.entry.as_deref().unwrap_or_default(), "quiet"];
-        let count = match (&self.entry, self.wake) {
-            (_, false) => 3,
-            (Some(_), true) => 2,
-            (None, true) => 1,
+        let give_back = |arguments: &[&str], call| {
+            link.step(&Step { keys: &keys, arguments, needs_end: false, alone }, sent, call)
         };
-        link.eval(Script::Release, &keys, &arguments[..count], sent, call)
+        match (&self.entry, self.wake) {
+            (None, true) => give_back(&["free", &self.value], call),
+            (entry, wake) => {
+                let entry = entry.as_deref().unwrap_or_default();
+                give_back(&["leave", &self.value, entry, if wake { "wake" } else { "quiet" }], call)
+            }
+        }
     }
 }
 
 impl Question for Farewell {
     fn script(&self) -> Script {
-        Script::Release
+        Script::Turn
     }
 
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
-        self.parting.send(link, sent, call)
+        self.parting.send(link, false, sent, call)
     }
 
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
-        self.send(link, sent, call)
+        self.parting.send(link, true, sent, call)
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {

@@ -98,7 +98,7 @@ pub(super) trait Question: Send + Sync + 'static {
     /// Puts the request into the connection's buffer; never waits.
     fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String>;
 
-    /// The same later than all others: because the node did not act on it the first time, or was not connected. Fails if
+    /// The same later than all others, and alone: because the node did not act on it the first time, or was not connected. Fails if
     /// what is asked for has been given back meanwhile. Whoever gives it back does so before this, or behind what this sends.
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String>;
 
@@ -291,10 +291,14 @@ impl Fleet {
         let may_repeat = again < 2;
         match reply {
             Value::Error(text) if text.starts_with("NOSCRIPT") && may_repeat => {
-                link.load(question.script(), now);
+                link.load(question.script(), sent, now);
                 Judged::Again(Verdict::Unreachable { why: "it had forgotten the script".to_owned() })
             }
             Value::Error(text) if text.contains("WRONGTYPE") => Judged::Answer,
+            // Of all that went in one call, one was not allowed. Whatever is sent again goes alone.
+            Value::Error(text) if text.starts_with("NOPERM") && again == 0 => {
+                Judged::Again(Verdict::of(&link.node.dial.refusal(text)))
+            }
             Value::Error(text) => Judged::Not(Verdict::of(&link.node.dial.refusal(text))),
             Value::List(items) => match (items.first().and_then(Value::as_text), &items[..]) {
                 (Some("LATE"), [_, Value::Int(time)]) => {
@@ -446,7 +450,7 @@ mod tests {
         let (sender, free) = std::sync::mpsc::channel();
         let slots = line.clone();
         let call: Call = Box::new(move |_| sender.send(slots.slots[0].try_lock().is_ok()).unwrap());
-        link.eval(Script::Release, &[], &[], fleet.clock.now(), call).unwrap();
+        link.eval(Script::Hold, &[], &[], fleet.clock.now(), call).unwrap();
         fleet.close();
         assert!(free.try_recv().unwrap(), "calls are made with no lock held");
     }

@@ -14,23 +14,22 @@ use crate::backends::redis::dial::Dial;
 use crate::backends::redis::inbox::Inbox;
 use crate::backends::redis::pool::Pool;
 use crate::backends::redis::resp::Value;
+use crate::backends::redis::turn::{Step, Stepper};
 use crate::clock::{Clock, Moment};
 use crate::{Error, Result, Verdict};
 
 /// The scripts, in the order of [`SCRIPTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    Acquire,
+    Turn,
     Hold,
-    Release,
     Attach,
     Revoke,
 }
 
-const SCRIPTS: [&str; 5] = [
-    concat!(include_str!("prelude.lua"), include_str!("acquire.lua")),
+const SCRIPTS: [&str; 4] = [
+    include_str!("turn.lua"),
     concat!(include_str!("prelude.lua"), include_str!("hold.lua")),
-    include_str!("release.lua"),
     concat!(include_str!("prelude.lua"), include_str!("attach.lua")),
     concat!(include_str!("prelude.lua"), include_str!("revoke.lua")),
 ];
@@ -181,7 +180,13 @@ impl Node {
         let votes = format!("{run} {max_ttl} {quarantine} {}", config.members);
         tracing::debug!(node = self.label(), run, said, "connected");
         let said = said.to_owned();
-        Ok(Link { node: self.clone(), connection, votes, said, scripts: greeting.scripts })
+        let stepper = Arc::new(Stepper {
+            script: greeting.scripts[Script::Turn as usize].clone(),
+            key: config.node_key.clone(),
+            arguments: [votes.clone(), config.bound_us.clone()],
+        });
+        let (scripts, loaded) = (greeting.scripts, Mutex::new([sent; SCRIPTS.len()]));
+        Ok(Link { node: self.clone(), connection, votes, said, scripts, stepper, loaded })
     }
 }
 
@@ -200,9 +205,17 @@ pub(super) struct Link {
     /// What the node key was after the greeting.
     pub(super) said: String,
     scripts: Vec<String>,
+    stepper: Arc<Stepper>,
+    /// When each script was last loaded.
+    loaded: Mutex<[Moment; SCRIPTS.len()]>,
 }
 
 impl Link {
+    /// Takes a lock or gives one back; never waits. `call` is not called if this fails.
+    pub(super) fn step(&self, step: &Step<'_>, sent: Moment, call: Call) -> Result<(), String> {
+        self.connection.join(&self.stepper, step, sent, call)
+    }
+
     /// Sends a script; never waits. `call` is not called if this fails.
     pub(super) fn eval(
         &self,
@@ -217,8 +230,15 @@ impl Link {
         self.connection.send_calling(&[&head, keys, arguments], sent, call)
     }
 
-    /// Loads a script again that the server has forgotten.
-    pub(super) fn load(&self, script: Script, sent: Moment) {
+    /// Loads a script again that the server did not know of when it got a request sent at `asked`: once for all of that time.
+    pub(super) fn load(&self, script: Script, asked: Moment, sent: Moment) {
+        {
+            let loaded = &mut lock(&self.loaded)[script as usize];
+            if *loaded > asked {
+                return;
+            }
+            *loaded = sent;
+        }
         let words = ["SCRIPT", "LOAD", SCRIPTS[script as usize]];
         let _ = self.connection.send_calling(&[&words], sent, Box::new(drop));
     }
@@ -286,8 +306,9 @@ pub(super) mod tests {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let connection = Connection::start(&Arc::default(), Box::new(ours), |_| {});
         let scripts = vec![String::new(); SCRIPTS.len()];
-        let (votes, said) = Default::default();
-        (Arc::new(Link { node: node.clone(), connection, votes, said, scripts }), theirs)
+        let (votes, said, stepper) = Default::default();
+        let loaded = Mutex::new([Moment::at(Duration::ZERO); SCRIPTS.len()]);
+        (Arc::new(Link { node: node.clone(), connection, votes, said, scripts, stepper, loaded }), theirs)
     }
 
     fn node() -> (Node, Config) {

@@ -11,6 +11,7 @@ use super::keys::Keys;
 use super::node::{Link, Script};
 use super::revocation;
 use crate::backends::redis::connection::Call;
+use crate::backends::redis::turn::Step;
 use crate::clock::Moment;
 use crate::{Holder, Name};
 
@@ -35,37 +36,37 @@ pub(super) enum Kind {
 }
 
 impl Paper {
+    /// Asks a node for it: together with whatever else it is asked in this turn, or `alone`.
     pub(super) fn send(
         &self,
         link: &Link,
         config: &Config,
-        proposal: &str,
-        not_after: &str,
+        [proposal, not_after]: [&str; 2],
+        alone: bool,
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let keys = [&*config.node_key, &self.keys.lock, &self.keys.counter, &self.keys.queue];
-        let (votes, bound) = (link.votes.as_str(), config.bound_us.as_str());
+        let Keys { lock, counter, queue } = &*self.keys;
+        let (value, px): (&str, &str) = (&self.value, &self.px);
+        let take = |keys: &[&str], arguments: &[&str], call| {
+            link.step(&Step { keys, arguments, needs_end: true, alone }, sent, call)
+        };
         match &self.kind {
-            Kind::Lock { entry: None } => {
-                let arguments = [votes, not_after, &self.value, &self.px, proposal, bound];
-                link.eval(Script::Acquire, &keys[..3], &arguments, sent, call)
-            }
+            Kind::Lock { entry: None } => take(&[lock, counter], &[px, value, proposal, not_after], call),
             Kind::Lock { entry: Some(entry) } => {
-                let arguments = [votes, not_after, &self.value, &self.px, proposal, bound, entry];
-                link.eval(Script::Acquire, &keys, &arguments, sent, call)
+                take(&[lock, counter, queue], &["line", px, value, proposal, not_after, entry], call)
             }
             Kind::Revoke { seen, channel, message } => {
-                let arguments =
-                    [votes, not_after, seen, &self.value, &self.px, proposal, bound, channel, message];
-                link.eval(Script::Revoke, &keys[..3], &arguments, sent, call)
+                let (votes, bound) = (link.votes.as_str(), config.bound_us.as_str());
+                let arguments = [votes, not_after, seen, value, px, proposal, bound, channel, message];
+                link.eval(Script::Revoke, &[&config.node_key, lock, counter], &arguments, sent, call)
             }
         }
     }
 
     pub(super) fn script(&self) -> Script {
         match self.kind {
-            Kind::Lock { .. } => Script::Acquire,
+            Kind::Lock { .. } => Script::Turn,
             Kind::Revoke { .. } => Script::Revoke,
         }
     }

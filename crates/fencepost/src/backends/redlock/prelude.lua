@@ -9,16 +9,3 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if now > tonumber(ARGV[2]) then return {'LATE', now} end
 
--- The counter after a grant: one more than ever before. Where that is behind the proposal by more than a fifth of the bound
--- it leaps there: that keeps nodes in step, and a node that has lost its counter above what it once confirmed. The proposal comes
--- from the caller's clock, and can move the counter by no more than the bound away from this node's.
-local function next_counter(fence, proposal, bound)
-  local counter, near = redis.call('INCR', fence), tonumber(proposal)
-  if near > now + bound then near = now + bound elseif near < now - bound then near = now - bound end
-  if near > counter + bound / 5 then
-    counter = near
-    redis.call('SET', fence, string.format('%.0f', counter), 'PX', '86400000')
-  end
-  return counter
-end
-

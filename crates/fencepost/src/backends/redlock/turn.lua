@@ -1,0 +1,101 @@
+-- Takes locks and gives them back: any number of steps, one after the other, each as if it had come alone. No functions: they
+-- cost more than the step.
+-- KEYS  for each step two: lock and fence to take it, lock and queue to give it back; `line` has the queue as a third
+--       at the end the node, if any step takes a lock
+-- ARGV  for each step one of
+--         ttl ms, value, proposal us, not after us             takes the lock if it is free
+--         `line`, ttl ms, value, proposal us, not after us, entry   the same, or stands in line
+--         `free`, value                                         gives it back and wakes the first waiter that can be reached
+--         `leave`, value, entry, `wake` or `quiet`              leaves the line, gives it back, and wakes a waiter or nobody
+--       at the end, if any step takes a lock: what the node key must be, how far a proposal may be from this node's clock, us
+-- Reply: that of the step, or a list of them if there are several. To take a lock:
+--          the counter, if the key is the caller's
+--          {'HELD', value of the holder, its ttl ms, the counter, the clock} if it is somebody else's
+--          {'NODE', the node key} if this node does not vote in this deployment now
+--          {'LATE', the clock} if the request comes too late
+--        to give it back: 1 if the key was the caller's, 0 if not
+local call, key, word, now, out, replies = redis.pcall, 1, 1, nil, nil, nil
+while true do
+  local verb, lock, beside, reply = ARGV[word], KEYS[key], KEYS[key + 1], nil
+  key = key + 2
+  if verb == 'free' or verb == 'leave' then
+    local value, wake = ARGV[word + 1], true
+    word = word + 2
+    if verb == 'leave' then
+      if ARGV[word] ~= '' then call('LREM', beside, 1, ARGV[word]) end
+      wake = ARGV[word + 1] == 'wake'
+      word = word + 2
+    end
+    local holder = call('GET', lock)
+    -- A revoked lock has `!` in front and the reason behind; giving it back is the acknowledgement.
+    if holder == value
+      or type(holder) == 'string' and string.sub(holder, 1, #value + 2) == '!' .. value .. '\n' then
+      reply = call('DEL', lock)
+      -- A wake-up is a hint.
+      local entry = wake and call('LPOP', beside)
+      while type(entry) == 'string'
+        and call('PUBLISH', string.sub(entry, 1, 16), 'free ' .. string.sub(entry, 18) .. ' ') == 0 do
+        entry = call('LPOP', beside)
+      end
+    else
+      reply = 0
+    end
+  else
+    local queue, entry
+    if verb == 'line' then
+      queue, entry = KEYS[key], ARGV[word + 5]
+      key, word = key + 1, word + 1
+    end
+    local ttl, value, bound = ARGV[word], ARGV[word + 1], ARGV[#ARGV]
+    if not now then
+      local node = call('GET', KEYS[#KEYS])
+      if node ~= ARGV[#ARGV - 1] then out = {'NODE', type(node) == 'string' and node or ''} end
+      local time = call('TIME')
+      now = time[1] * 1000000 + time[2]
+    end
+    if out then
+      reply = out
+    elseif now > tonumber(ARGV[word + 3]) then
+      reply = {'LATE', now}
+    else
+      reply = call('SET', lock, value, 'NX', 'PX', ttl)
+      if reply and reply.ok then
+        -- The counter after a grant: one more than ever before. Where that is behind the proposal by more than a fifth of
+        -- the bound it leaps there: that keeps nodes in step, and a node that has lost its counter above what it once
+        -- confirmed. The proposal comes from the caller's clock, and can move the counter by no more than the bound away
+        -- from this node's.
+        reply = call('INCR', beside)
+        local near = tonumber(ARGV[word + 2])
+        if near > now + bound then near = now + bound elseif near < now - bound then near = now - bound end
+        if type(reply) == 'number' and near > reply + bound / 5 then
+          reply = near
+          call('SET', beside, string.format('%.0f', near), 'PX', '86400000')
+        end
+        if entry then call('LREM', queue, 1, entry) end
+      elseif not reply then
+        local holder = call('GET', lock)
+        if type(holder) == 'table' then
+          reply = holder
+        elseif holder == value then
+          -- The same request, delivered twice. Never shortens the lock.
+          if call('PTTL', lock) < tonumber(ttl) then call('PEXPIRE', lock, ttl) end
+          reply = tonumber(call('GET', beside) or '0') or 0
+        else
+          if entry then
+            if not call('LPOS', queue, entry) then call('RPUSH', queue, entry) end
+            call('PEXPIRE', queue, '60000')
+          end
+          reply = {'HELD', holder, call('PTTL', lock), tonumber(call('GET', beside) or '0') or 0, now}
+        end
+      end
+    end
+    word = word + (entry and 5 or 4)
+  end
+  if not replies then
+    if key >= #KEYS then return reply end
+    replies = {reply}
+  else
+    replies[#replies + 1] = reply
+    if key >= #KEYS then return replies end
+  end
+end
