@@ -157,14 +157,15 @@ fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
 #[test]
 fn a_stopped_and_continued_wrapper_stops_and_continues_the_command() {
     let store = Store::file();
-    let script = "echo $$ > child; until [ -e stop ]; do sleep 0.01; done";
+    // Starts no processes meanwhile: a shell whose child is stopped before it could exec does not stop itself.
+    let script = "mkfifo gate; echo $$ > child; read line < gate";
     let running = store.start(&["run", "job", "--", "sh", "-c", script]);
     let child = store.pid("child");
     running.signal(Signal::TSTP);
     eventually("the command is stopped", || state(child) == Some('T'));
     running.signal(Signal::CONT);
     eventually("the command goes on", || state(child) != Some('T'));
-    std::fs::write(store.path("stop"), "").unwrap();
+    std::fs::write(store.path("gate"), "go\n").unwrap();
     assert_eq!(code(&running.end()), 0);
 }
 

@@ -149,7 +149,7 @@ impl Node {
             self.store.set_px(&keys.lock, ask.value, ask.ttl);
             let counter = self.next_counter(now, keys, ask)?;
             if let Some(entry) = entry {
-                self.store.lrem(&keys.queue, entry)?;
+                let _ = self.store.lrem(&keys.queue, entry);
             }
             return Ok(Vote::Granted(counter));
         }
@@ -157,8 +157,10 @@ impl Node {
             self.store.prolong(&keys.lock, ask.ttl);
             return Ok(Vote::Granted(self.counter(keys)?));
         }
-        if let Some(entry) = entry {
-            if !self.store.contains(&keys.queue, entry)? {
+        if let Some(entry) = entry
+            && let Ok(waits) = self.store.contains(&keys.queue, entry)
+        {
+            if !waits {
                 self.store.rpush(&keys.queue, entry)?;
             }
             self.store.pexpire(&keys.queue, QUEUE);
@@ -262,17 +264,17 @@ impl Node {
         value: &str,
         wake: bool,
         entry: Option<&str>,
-    ) -> (bool, Option<Message>) {
+    ) -> Result<(bool, Option<Message>), WrongType> {
         self.store.at(now / 1000);
         if let Some(entry) = entry {
             let _ = self.store.lrem(&keys.queue, entry);
         }
-        let holder = self.store.get(&keys.lock).ok().flatten();
+        let holder = self.store.get(&keys.lock)?;
         if !holder.is_some_and(|holder| holder == value || revokes(holder, value)) {
-            return (false, None);
+            return Ok((false, None));
         }
         self.store.del(&keys.lock);
-        (true, if wake { self.wake(keys) } else { None })
+        Ok((true, if wake { self.wake(keys) } else { None }))
     }
 
     /// Takes waiters out of the queue until one of them can be reached.

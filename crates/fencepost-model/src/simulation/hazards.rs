@@ -67,7 +67,7 @@ impl Set {
     }
 
     fn release(&mut self, node: usize, value: &str) -> bool {
-        self.nodes[node].release(NOW, &self.keys, value, false, None).0
+        self.nodes[node].release(NOW, &self.keys, value, false, None).expect("a lock").0
     }
 }
 

@@ -95,7 +95,8 @@ impl Server {
                 Ok((self.hold(clock, node, *not_after, *mode, &held, rules, sights)?, None))
             }
             Request::Release { lock, value, wake, entry } => {
-                let (ours, message) = self.node.release(clock, &keys[*lock], value, *wake, entry.as_deref());
+                let (ours, message) =
+                    self.node.release(clock, &keys[*lock], value, *wake, entry.as_deref())?;
                 if ours && !wake {
                     sights.see(Sight::Undone);
                 }

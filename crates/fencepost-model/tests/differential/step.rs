@@ -72,8 +72,8 @@ pub(crate) enum Step {
     SetNode(NodeKey),
     /// A foreign client takes the lock, for ever.
     Foreign(usize),
-    /// A foreign client has a list where the lock should be.
-    Alien(usize),
+    /// A foreign client has a list where the lock should be, or a text where the queue should be.
+    Alien(usize, bool),
     /// Deletes the lock, its counter, its queue, or the node key.
     Delete(usize, usize),
     Elapse(u64),
@@ -166,7 +166,7 @@ pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
         5 => greet(),
         1 => node_key().prop_map(Step::SetNode),
         1 => name.clone().prop_map(Step::Foreign),
-        1 => name.clone().prop_map(Step::Alien),
+        1 => (name.clone(), prop::bool::ANY).prop_map(|(name, queue)| Step::Alien(name, queue)),
         1 => (name, 0..4usize).prop_map(|(name, key)| Step::Delete(name, key)),
         2 => prop_oneof![Just(10_000u64), Just(41_000), Just(100_000), Just(90_000_000)].prop_map(Step::Elapse),
         1 => Just(if flushes { Step::Flush } else { Step::Elapse(41_000) }),

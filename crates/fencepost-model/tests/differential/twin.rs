@@ -134,8 +134,13 @@ impl<'a> Twin<'a> {
         args: &mut Vec<String>,
     ) -> Reply {
         let (keys, value, entry) = (self.keys[name].clone(), value(owner), waiter.map(entry));
-        let (ours, message) = self.node.release(self.now, &keys, &value, wake, entry.as_deref());
-        self.tell(message);
+        let expected = match self.node.release(self.now, &keys, &value, wake, entry.as_deref()) {
+            Err(WrongType) => wrong_type(),
+            Ok((ours, message)) => {
+                self.tell(message);
+                number(u64::from(ours))
+            }
+        };
         on.extend([keys.lock, keys.queue]);
         if wake && entry.is_none() {
             args.extend(["free".to_owned(), value]);
@@ -143,7 +148,7 @@ impl<'a> Twin<'a> {
             let word = if wake { "wake" } else { "quiet" };
             args.extend(["leave".to_owned(), value, entry.unwrap_or_default(), word.to_owned()]);
         }
-        number(u64::from(ours))
+        expected
     }
 
     fn revoke(&mut self, ask: &Ask, reason: usize) -> Both {
@@ -267,7 +272,12 @@ impl<'a> Twin<'a> {
                 self.node.store.set(&self.keys[*name].lock, "a stranger");
                 self.real.command(&["SET", &self.keys[*name].lock, "a stranger"]);
             }
-            Step::Alien(name) => {
+            Step::Alien(name, true) => {
+                let key = &self.keys[*name].queue;
+                self.node.store.set(key, "a text");
+                self.real.command(&["SET", key, "a text"]);
+            }
+            Step::Alien(name, false) => {
                 let key = &self.keys[*name].lock;
                 self.node.store.del(key);
                 self.node.store.rpush(key, "a list").expect("it was deleted");

@@ -24,8 +24,9 @@ async fn an_acquire_and_a_release_are_one_request_each_to_every_node() {
         all_heard(&fleet, token).await;
     }
     assert!(token > 0);
+    // One, if the node was so slow that both went together.
     let calls: Vec<_> = fleet.iter().map(|node| node.evalsha_calls()).collect();
-    assert_eq!(calls, [102; 5]);
+    assert!(calls.iter().all(|calls| (51..=102).contains(calls)), "{calls:?}");
 }
 
 #[tokio::test]
@@ -86,7 +87,7 @@ async fn take_named(locks: &Locks, name: &str) -> fencepost::Result<()> {
 }
 
 #[tokio::test]
-async fn one_key_of_a_wrong_type_and_a_forgotten_script_spoil_nothing_for_others() {
+async fn a_key_of_a_wrong_type_and_a_forgotten_script_spoil_nothing_for_others() {
     let fleet = declared(3, CALM).await;
     let locks = connect(&fleet, CALM).await;
     take_named(&locks, "warm").await.unwrap();
@@ -94,7 +95,9 @@ async fn one_key_of_a_wrong_type_and_a_forgotten_script_spoil_nothing_for_others
         node.cli(&["RPUSH", "lock:list", "x"]);
         node.cli(&["SCRIPT", "FLUSH"]);
     }
-    let names = ["a", "b", "list", "c", "d"];
+    // Found taken when it is sent again, the lock would be granted with an old counter.
+    fleet.iter().for_each(|node| drop(node.cli(&["SET", "{lock:text}:fence", "no number"])));
+    let names = ["a", "b", "list", "c", "text", "d"];
     let tasks: Vec<_> = names
         .map(|name| {
             let locks = locks.clone();
@@ -105,8 +108,9 @@ async fn one_key_of_a_wrong_type_and_a_forgotten_script_spoil_nothing_for_others
         .into();
     for (task, name) in tasks.into_iter().zip(names) {
         let got = task.await.unwrap();
-        assert_eq!(matches!(got, Ok(true)), name != "list", "{name}: {got:?}");
+        assert_eq!(matches!(got, Ok(true)), !["list", "text"].contains(&name), "{name}: {got:?}");
     }
+    assert!(!fleet.iter().any(|node| holds(node, "text")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

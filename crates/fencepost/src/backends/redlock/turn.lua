@@ -38,7 +38,7 @@ while true do
         entry = call('LPOP', beside)
       end
     else
-      reply = 0
+      reply = type(holder) == 'table' and holder or 0
     end
   else
     local queue, entry
@@ -49,9 +49,9 @@ while true do
     local ttl, value, bound = ARGV[word], ARGV[word + 1], ARGV[#ARGV]
     if not now then
       local node = call('GET', KEYS[#KEYS])
-      if node ~= ARGV[#ARGV - 1] then out = {'NODE', type(node) == 'string' and node or ''} end
+      if node ~= ARGV[#ARGV - 1] then out = type(node) == 'table' and node or {'NODE', node or ''} end
       local time = call('TIME')
-      now = time[1] * 1000000 + time[2]
+      if time.err then out, now = time, 0 else now = time[1] * 1000000 + time[2] end
     end
     if out then
       reply = out
@@ -67,7 +67,10 @@ while true do
         reply = call('INCR', beside)
         local near = tonumber(ARGV[word + 2])
         if near > now + bound then near = now + bound elseif near < now - bound then near = now - bound end
-        if type(reply) == 'number' and near > reply + bound / 5 then
+        if type(reply) ~= 'number' then
+          -- Not granted, so not taken: the same request, sent again, must not find its lock here.
+          call('DEL', lock)
+        elseif near > reply + bound / 5 then
           reply = near
           call('SET', beside, string.format('%.0f', near), 'PX', '86400000')
         end
@@ -78,11 +81,13 @@ while true do
           reply = holder
         elseif holder == value then
           -- The same request, delivered twice. Never shortens the lock.
-          if call('PTTL', lock) < tonumber(ttl) then call('PEXPIRE', lock, ttl) end
+          local left = call('PTTL', lock)
+          if type(left) == 'number' and left < tonumber(ttl) then call('PEXPIRE', lock, ttl) end
           reply = tonumber(call('GET', beside) or '0') or 0
         else
-          if entry then
-            if not call('LPOS', queue, entry) then call('RPUSH', queue, entry) end
+          local place = entry and call('LPOS', queue, entry)
+          if entry and type(place) ~= 'table' then
+            if not place then call('RPUSH', queue, entry) end
             call('PEXPIRE', queue, '60000')
           end
           reply = {'HELD', holder, call('PTTL', lock), tonumber(call('GET', beside) or '0') or 0, now}
