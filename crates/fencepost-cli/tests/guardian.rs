@@ -32,7 +32,7 @@ fn killing_the_wrapper_ends_the_group_before_the_next_one_starts_on_files() {
 #[test]
 fn killing_the_wrapper_frees_the_lock_when_its_lease_ends_on_redis() {
     let store = Store::redis();
-    let holder = store.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", STUBBORN]);
+    let holder = store.start(&["run", "--ttl", "4s", "job", "--", "sh", "-c", STUBBORN]);
     let group = [store.pid("child"), store.pid("grandchild")];
     holder.signal(Signal::KILL);
     holder.end();
@@ -44,7 +44,7 @@ fn killing_the_wrapper_frees_the_lock_when_its_lease_ends_on_redis() {
 #[test]
 fn a_wrapper_that_stalls_past_its_lease_loses_the_command_first_and_exits_70() {
     let store = Store::redis();
-    let holder = store.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", STUBBORN]);
+    let holder = store.start(&["run", "--ttl", "4s", "job", "--", "sh", "-c", STUBBORN]);
     let group = [store.pid("child"), store.pid("grandchild")];
     holder.signal(Signal::STOP);
     assert_eq!(code(&store.output(&["run", "job", "--", "sh", "-c", SUCCESSOR])), 0);
