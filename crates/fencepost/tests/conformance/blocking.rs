@@ -24,7 +24,7 @@ async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
         let locks = Locks::connect(&url).unwrap();
         let guard = locks.lock("a").ttl(LONG).note("mine").acquire().unwrap();
         assert!(locks.lock("a").try_acquire().unwrap().is_none());
-        let error = locks.lock("a").wait(ms(20)).acquire().unwrap_err();
+        let error = locks.lock("a").wait(ms(200)).acquire().unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert_eq!(locks.show("a").unwrap().unwrap().note.as_deref(), Some("mine"));
         assert_eq!(locks.list("").unwrap().len(), 1);

@@ -86,7 +86,7 @@ impl Place {
             place.link = Some(link.clone());
             place.armed = true;
             let looked = session.send(&link, &look);
-            match session.answer(created, deadline).await.map_err(|trouble| place.lost(&trouble))?.body {
+            match session.answer(created, deadline).await.map_err(|trouble| place.lost(&trouble))? {
                 Ok(body) => {
                     let found = protocol::created(&body).map_err(|what| session.config().backend(what))?;
                     place.node = Some(found);
@@ -135,7 +135,7 @@ impl Place {
     }
 
     fn read_children(&self, answer: Answer) -> Result<Vec<String>> {
-        match answer.body {
+        match answer {
             Ok(body) => protocol::children(&body).map_err(|what| self.session.config().backend(what)),
             // Somebody removed our node and the folder.
             Err(Code::NoNode) => Ok(Vec::new()),
@@ -156,7 +156,7 @@ impl Place {
 
     async fn read(&self, contender: &Contender, watch: bool) -> Result<Option<(Vec<u8>, Stat)>> {
         let path = self.path_of(contender);
-        match self.session.insist(&Wire::Read { path: &path, watch }).await?.body {
+        match self.session.insist(&Wire::Read { path: &path, watch }).await? {
             Ok(body) => protocol::read(&body).map(Some).map_err(|what| self.session.config().backend(what)),
             Err(Code::NoNode) => {
                 self.session.watches().forget(&path);
@@ -211,7 +211,7 @@ async fn make_folders(session: &Session, parent: &str, private: bool) -> Result<
     }
     let Some(last) = last else { return Ok(()) };
     let answer = session.answer(last, deadline).await.map_err(|trouble| session.unavailable(&trouble.why))?;
-    match answer.body {
+    match answer {
         // Those above are somebody else's to refuse. If one of them went away again, the caller comes back.
         Ok(_) | Err(Code::NodeExists | Code::NoNode) => Ok(()),
         Err(code) => Err(session.refusal(code, parent)),
@@ -222,7 +222,7 @@ async fn make_folders(session: &Session, parent: &str, private: bool) -> Result<
 pub(super) async fn remove(session: &Session, path: &str) {
     let mut pause = Duration::from_millis(20);
     while !session.has_ended() {
-        match session.call(&Wire::Delete { path }, session.patience()).await.map(|answer| answer.body) {
+        match session.call(&Wire::Delete { path }, session.patience()).await {
             Ok(Ok(_) | Err(Code::NoNode)) => return,
             Ok(Err(code)) => {
                 let error = session.refusal(code, path);
@@ -259,7 +259,7 @@ async fn look_again(session: &Session, parent: &str) -> Option<(Vec<String>, Arc
     let link = session.link(deadline).await.ok()?;
     session.send(&link, &Wire::Sync).ok()?;
     let look = session.send(&link, &Wire::Children { path: parent }).ok()?;
-    let children = match session.answer(look, deadline).await.ok()?.body {
+    let children = match session.answer(look, deadline).await.ok()? {
         Ok(body) => protocol::children(&body).ok()?,
         Err(_) => Vec::new(),
     };

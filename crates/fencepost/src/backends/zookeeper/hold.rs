@@ -97,21 +97,19 @@ impl Hold for Held {
         let node = &self.node;
         node.give_up();
         let deadline = node.session.patience();
-        match node.session.call(&Request::Delete { path: &node.path }, deadline).await {
-            Ok(Answer { body: Ok(_), .. }) => {
-                lock(&node.own).gone = true;
-                Ok(true)
+        loop {
+            let request = Request::Delete { path: &node.path };
+            let Trouble { sent, why } = match node.session.call(&request, deadline).await {
+                Ok(answer) => return node.deleted(answer),
+                Err(trouble) => trouble,
+            };
+            lock(&node.own).tried |= sent;
+            if node.session_end().is_some() {
+                return Ok(false);
             }
-            Ok(Answer { body: Err(Code::NoNode), .. }) => {
-                let mut own = lock(&node.own);
-                own.gone = true;
-                // An earlier request of ours may have done it.
-                Ok(own.tried)
-            }
-            Ok(Answer { body: Err(code), .. }) => Err(node.session.refusal(code, &node.path)),
-            Err(Trouble { sent, why }) => {
-                lock(&node.own).tried |= sent;
-                if node.session_end().is_some() { Ok(false) } else { Err(node.session.unavailable(&why)) }
+            // A connection that ended is no reason to give up: the next one is as good for this.
+            if !sent || node.session.clock().now() >= deadline {
+                return Err(node.session.unavailable(&why));
             }
         }
     }
@@ -139,6 +137,23 @@ impl Node {
     fn give_up(&self) {
         lock(&self.own).given_up = true;
         self.turn.notify_one();
+    }
+
+    /// What a request to delete it came to: `true` if it was there.
+    fn deleted(&self, answer: Answer) -> Result<bool> {
+        let mut own = lock(&self.own);
+        match answer {
+            Ok(_) => {
+                own.gone = true;
+                Ok(true)
+            }
+            Err(Code::NoNode) => {
+                own.gone = true;
+                // An earlier request of ours may have done it.
+                Ok(own.tried)
+            }
+            Err(code) => Err(self.session.refusal(code, &self.path)),
+        }
     }
 
     /// Why the lock is lost, if a server has said that the session ended.
@@ -175,7 +190,7 @@ impl Node {
             }),
         );
         let answer = self.session.insist(&Request::Read { path: &self.path, watch: true }).await?;
-        let data = match answer.body {
+        let data = match answer {
             Ok(body) => protocol::read(&body).map_err(|what| self.session.config().backend(what))?.0,
             Err(Code::NoNode) => {
                 self.session.watches().forget(&self.path);

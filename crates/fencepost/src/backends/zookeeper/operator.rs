@@ -76,7 +76,7 @@ pub(super) async fn force_release(
             false => Request::Write { path: &path, data: &marked, version: stat.version },
         };
         let answer = session.call(&request, session.patience()).await;
-        match answer.map_err(|trouble| session.unavailable(&trouble.why))?.body {
+        match answer.map_err(|trouble| session.unavailable(&trouble.why))? {
             Ok(_) => {
                 return Ok(Some(Revoked::new(holder, next_token(session, &stat)?, now)));
             }
@@ -135,7 +135,7 @@ async fn send_all<'a>(
 
 async fn answer(session: &Session, pending: Pending, path: &str) -> Result<Option<Vec<u8>>> {
     let answer = session.answer(pending, session.patience()).await;
-    match answer.map_err(|trouble| session.unavailable(&trouble.why))?.body {
+    match answer.map_err(|trouble| session.unavailable(&trouble.why))? {
         Ok(body) => Ok(Some(body)),
         Err(Code::NoNode) => Ok(None),
         Err(code) => Err(session.refusal(code, path)),

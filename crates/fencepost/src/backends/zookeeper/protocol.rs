@@ -35,8 +35,6 @@ pub(super) enum Mode {
     EphemeralSequential,
     /// Collected by the server some time after its last child is gone.
     Container,
-    /// Stays: for servers that know no containers.
-    Persistent,
 }
 
 /// A request. Paths are whole ones.
@@ -104,7 +102,6 @@ impl Request<'_> {
                     writer.text(scheme);
                     writer.text(id);
                     writer.int(match mode {
-                        Mode::Persistent => 0,
                         Mode::EphemeralSequential => 3,
                         Mode::Container => 4,
                     });

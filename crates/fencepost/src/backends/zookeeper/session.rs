@@ -77,12 +77,8 @@ impl End {
     }
 }
 
-/// An answer to a request.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) sent: Moment,
-    pub(super) body: Result<Vec<u8>, Code>,
-}
+/// An answer to a request: its body, or what was wrong.
+pub(super) type Answer = Result<Vec<u8>, Code>;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -98,13 +94,6 @@ pub(super) struct Pending {
     reply: oneshot::Receiver<Reply>,
     sent: Moment,
     by_leader: bool,
-}
-
-impl Pending {
-    /// The connection that it went over.
-    pub(super) fn link(&self) -> &Arc<Connection> {
-        &self.link
-    }
 }
 
 impl Session {
@@ -361,7 +350,7 @@ impl Shared {
                 if by_leader {
                     self.confirm(sent);
                 }
-                Ok(Answer { sent, body: reply.body })
+                Ok(reply.body)
             }
             Some(Err(_)) => Err(Trouble { sent: true, why: link.why_ended() }),
             None => {
@@ -381,7 +370,7 @@ impl Shared {
         let reply = link.send(&Request::Sync).map_err(|why| Trouble { sent: false, why })?;
         let pending = Pending { link: link.clone(), reply, sent, by_leader: true };
         let answer = self.answer(pending, sent.plus(self.beat_limit())).await?;
-        match answer.body {
+        match answer {
             Ok(_) => Ok(sent),
             Err(code) => Err(Trouble { sent: true, why: format!("a heartbeat failed: {code:?}").into() }),
         }
