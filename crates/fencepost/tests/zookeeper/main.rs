@@ -13,5 +13,6 @@ mod ensemble;
 mod folders;
 mod login;
 mod loss;
+mod operator;
 mod outages;
 mod ttl;

@@ -16,6 +16,8 @@ struct First {
     data: Vec<u8>,
     stat: Stat,
     holder: Holder,
+    /// Those behind it.
+    rest: Vec<Contender>,
 }
 
 /// All holders whose name starts with `prefix`, by name.
@@ -42,16 +44,25 @@ pub(super) async fn list(session: &Session, prefix: &str) -> Result<Vec<Holder>>
             match read(session, pending, path).await? {
                 Some((data, stat)) => holders.push(record::holder(name, first, &data, &stat)),
                 // Gone meanwhile: whoever is next is worth a look of its own.
-                None => holders.extend(show(session, name).await?),
+                None => holders.extend(self::first(session, name).await?.map(|first| first.holder)),
             }
         }
     }
     Ok(holders)
 }
 
-/// The holder of one name.
+/// The holder of one name, and who waits behind it.
 pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder>> {
-    Ok(first(session, name).await?.map(|first| first.holder))
+    let Some(First { mut holder, rest, .. }) = first(session, name).await? else { return Ok(None) };
+    let parent = layout::parent(&session.config().base, name);
+    let paths: Vec<_> = rest.iter().map(|contender| format!("{parent}/{}", contender.node)).collect();
+    let reads = paths.iter().map(|path| Request::Read { path, watch: false });
+    let asked = send_all(session, reads).await?;
+    for ((pending, path), contender) in asked.into_iter().zip(&paths).zip(&rest) {
+        let found = read(session, pending, path).await?;
+        holder.queue.extend(found.map(|(data, stat)| record::holder(name, contender, &data, &stat)));
+    }
+    Ok(Some(holder))
 }
 
 /// Takes a lock back: marks its node, or deletes it.
@@ -63,7 +74,9 @@ pub(super) async fn force_release(
 ) -> Result<Option<Revoked>> {
     // The holder may change between the look and the request; then look again.
     for _ in 0..8 {
-        let Some(First { path, data, stat, holder }) = first(session, name).await? else { return Ok(None) };
+        let Some(First { path, data, stat, holder, .. }) = first(session, name).await? else {
+            return Ok(None);
+        };
         if holder.owner.is_none() && !now {
             return Err(Error::unsupported(
                 format!("asking the foreign holder of lock `{name}` to let go"),
@@ -100,14 +113,14 @@ async fn first(session: &Session, name: &Name) -> Result<Option<First>> {
     let parent = layout::parent(&session.config().base, name);
     let mut line = up_to_date(session, &parent).await?;
     loop {
-        let Some(contender) = layout::line(&line).into_iter().next() else { return Ok(None) };
-        let Contender { node, .. } = &contender;
-        let path = format!("{parent}/{node}");
+        let mut contenders = layout::line(&line).into_iter();
+        let Some(contender) = contenders.next() else { return Ok(None) };
+        let path = format!("{parent}/{}", contender.node);
         let mut asked = send_all(session, [Request::Read { path: &path, watch: false }].into_iter()).await?;
         let Some(pending) = asked.pop() else { return Ok(None) };
         if let Some((data, stat)) = read(session, pending, &path).await? {
             let holder = record::holder(name, &contender, &data, &stat);
-            return Ok(Some(First { path, data, stat, holder }));
+            return Ok(Some(First { path, data, stat, holder, rest: contenders.collect() }));
         }
         line = up_to_date(session, &parent).await?;
     }
