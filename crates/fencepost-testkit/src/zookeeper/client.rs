@@ -1,5 +1,6 @@
 //! A plain blocking client: one request at a time, as much of the protocol as tests need.
 
+use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
@@ -10,16 +11,21 @@ use crate::LIMIT;
 pub enum Mode {
     /// Stays until it is deleted.
     Persistent = 0,
+    /// Ends with its session.
+    Ephemeral = 1,
     /// Ends with its session, and has a number behind its name.
     EphemeralSequential = 3,
 }
 
 const NO_NODE: i32 = -101;
+const EVENT: i32 = -1;
 
 /// A session. Dropping it closes the session, and its nodes go.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
+    /// What was told of watched nodes while an answer was waited for.
+    events: VecDeque<String>,
 }
 
 /// The body of a request or an answer.
@@ -66,11 +72,15 @@ impl Body {
 }
 
 impl Client {
-    pub(super) fn connect(addr: SocketAddr) -> io::Result<Self> {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// If the server refuses or does not answer.
+    pub fn connect(addr: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LIMIT))?;
-        let mut client = Self { stream };
+        let mut client = Self { stream, events: VecDeque::new() };
         // Version, last transaction seen, timeout, no session yet, no password, not read-only.
         client.write(Body::default().int(0).long(0).int(30_000).long(0).bytes(&[0; 16]).byte(0))?;
         client.read()?;
@@ -108,7 +118,33 @@ impl Client {
     /// # Errors
     /// If the server refuses or does not answer.
     pub fn data(&mut self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        match self.call(4, Body::default().bytes(path.as_bytes()).byte(0))? {
+        self.read_node(path, false)
+    }
+
+    /// The same, and its next change is told.
+    ///
+    /// # Errors
+    /// If the server refuses or does not answer.
+    pub fn watch(&mut self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        self.read_node(path, true)
+    }
+
+    /// Waits until a watched node has changed, and says which.
+    ///
+    /// # Errors
+    /// If the server does not tell in time.
+    pub fn event(&mut self) -> io::Result<String> {
+        loop {
+            if let Some(path) = self.events.pop_front() {
+                return Ok(path);
+            }
+            let message = self.read()?;
+            self.note_event(message);
+        }
+    }
+
+    fn read_node(&mut self, path: &str, watch: bool) -> io::Result<Option<Vec<u8>>> {
+        match self.call(4, Body::default().bytes(path.as_bytes()).byte(watch.into()))? {
             Ok(mut answer) => Ok(Some(answer.take_bytes())),
             Err(NO_NODE) => Ok(None),
             Err(code) => Err(io::Error::other(format!("{path}: error {code}"))),
@@ -152,13 +188,26 @@ impl Client {
         let mut request = Body::default().int(1).int(operation);
         request.0.extend(body.0);
         self.write(request)?;
-        let mut answer = self.read()?;
-        answer.take_int();
+        let mut answer = loop {
+            let mut message = self.read()?;
+            if message.0.starts_with(&EVENT.to_be_bytes()) {
+                self.note_event(message);
+                continue;
+            }
+            message.take_int();
+            break message;
+        };
         answer.0.drain(..8);
         Ok(match answer.take_int() {
             0 => Ok(answer),
             code => Err(code),
         })
+    }
+
+    /// A header, the kind of the event, the state of the session, and the path.
+    fn note_event(&mut self, mut message: Body) {
+        message.0.drain(..4 + 8 + 4 + 4 + 4);
+        self.events.push_back(message.take_text());
     }
 
     fn write(&mut self, body: Body) -> io::Result<()> {

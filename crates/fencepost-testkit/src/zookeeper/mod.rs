@@ -233,8 +233,11 @@ mod tests {
         let server = Server::start();
         let mut holder = server.client();
         let path = holder.create("/a-", b"", Mode::EphemeralSequential).unwrap();
-        assert_eq!(server.client().tree("/"), [path.as_str()]);
+        let mut other = server.client();
+        assert_eq!(other.tree("/"), [path.as_str()]);
+        other.watch(&path).unwrap();
         drop(holder);
+        assert_eq!(other.event().unwrap(), path);
         assert!(server.client().tree("/").is_empty());
     }
 
