@@ -7,15 +7,19 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::hold::Held;
 use super::layout::{self, Contender};
+use super::life::{Answer, Trouble};
 use super::protocol::{self, Code, Mode, Request as Wire, Stat};
 use super::record;
-use super::session::{Answer, Session, Trouble};
+use super::session::Session;
 use super::sessions::Sessions;
 use crate::backend::{Attempt, Grant, Request};
 use crate::{Error, Holder, Name, Owner, Result};
 
 /// How often a folder may vanish while we enter it.
 const TRIES: usize = 10;
+
+/// The longest pause before one more look for a node that a broken connection may still deliver.
+const LATE: Duration = Duration::from_secs(60);
 
 /// Takes the lock if it is free; with `wait`, stands in line until it is.
 pub(super) async fn contend(sessions: &Sessions, request: &Request, wait: bool) -> Result<Attempt> {
@@ -190,10 +194,17 @@ impl Drop for Place {
         if self.armed {
             let (session, parent, owner) = (self.session.clone(), self.parent.clone(), self.owner);
             let (node, link) = (self.node.take().map(|(path, _)| path), self.link.take());
+            // At once, so that a next attempt of this client finds the line without it.
+            let removed = node.as_ref().and_then(|path| session.send_now(&Wire::Delete { path }));
             self.session.keeper().spawn(async move {
-                match node {
-                    Some(path) => remove(&session, &path).await,
-                    None => remove_lost(&session, &parent, owner, link).await,
+                match (node, removed) {
+                    (Some(path), Some(removed)) => {
+                        if session.answer(removed, session.patience()).await.is_err() {
+                            remove(&session, &path).await;
+                        }
+                    }
+                    (Some(path), None) => remove(&session, &path).await,
+                    (None, _) => remove_lost(&session, &parent, owner, link).await,
                 }
             });
         }
@@ -238,7 +249,7 @@ pub(super) async fn remove(session: &Session, path: &str) {
 /// Removes a node whose path never came, if there is one.
 async fn remove_lost(session: &Session, parent: &str, owner: Owner, link: Option<Arc<Connection>>) {
     let mut pause = Duration::from_millis(50);
-    while !session.has_ended() && pause < session.timeout() * 2 {
+    while !session.has_ended() && pause < LATE {
         if let Some((children, over)) = look_again(session, parent).await {
             if let Some(ours) = layout::line(&children).iter().find(|one| one.owner() == Some(owner)) {
                 return remove(session, &format!("{parent}/{}", ours.node)).await;

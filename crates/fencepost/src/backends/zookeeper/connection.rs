@@ -13,7 +13,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::jute;
-use super::protocol::{self, Code, Message, Reply, Request, SessionId};
+use super::protocol::{self, Code, Message, Reply, Request};
 use super::watches::Watches;
 use crate::backend::lock;
 
@@ -42,44 +42,7 @@ struct Inner {
     ended: bool,
 }
 
-/// What a server says to a greeting.
-pub(super) enum Greeting {
-    Welcome {
-        session: SessionId,
-        timeout: i32,
-        stream: TcpStream,
-    },
-    /// The session has ended.
-    Expired,
-}
-
-/// Asks a server for a session, or for the one we have.
-pub(super) async fn greet(
-    server: &(String, u16),
-    session: SessionId,
-    timeout: i32,
-    last_zxid: i64,
-) -> io::Result<Greeting> {
-    let mut stream = TcpStream::connect((server.0.as_str(), server.1)).await?;
-    stream.set_nodelay(true)?;
-    let mut message = Vec::new();
-    protocol::encode_connect(&mut message, session, timeout, last_zxid);
-    stream.write_all(&message).await?;
-    let length = stream.read_u32().await?;
-    // Nothing else is this short; more would be another service on this port.
-    if length > 1024 {
-        return Err(garbled(jute::Garbled));
-    }
-    let mut answer = vec![0; length as usize];
-    stream.read_exact(&mut answer).await?;
-    let (session, timeout) = protocol::decode_connected(&answer).map_err(garbled)?;
-    Ok(match timeout {
-        ..=0 => Greeting::Expired,
-        timeout => Greeting::Welcome { session, timeout, stream },
-    })
-}
-
-fn garbled(what: jute::Garbled) -> io::Error {
+pub(super) fn garbled(what: jute::Garbled) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::claim;
+use super::life::{Answer, End, Trouble};
 use super::protocol::{self, Code, Request};
 use super::record;
-use super::session::{Answer, End, Session, Trouble};
+use super::session::Session;
 use crate::backend::{Hold, Renewal, Signal, lock};
 use crate::clock::Moment;
 use crate::{Error, Loss, Result, format_duration};

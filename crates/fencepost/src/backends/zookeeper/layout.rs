@@ -1,8 +1,6 @@
 //! Where locks are: `CHROOT/PREFIX/NAME/_c_OWNER-lock-SEQUENCE`, as Curator's `InterProcessMutex` names its nodes.
 //! kazoo's `…__lock__SEQUENCE` nodes stand in the same line.
 
-use std::cmp::Ordering;
-
 use crate::{Name, Owner, text};
 
 /// What stands between the identity of a contender and its number.
@@ -50,9 +48,9 @@ impl Contender {
     pub(super) fn parse(node: &str) -> Option<Self> {
         let (at, mark) = MARKS.iter().filter_map(|mark| Some((node.rfind(mark)?, mark))).max()?;
         let digits = &node[at + mark.len()..];
-        // Ten digits, and a sign once the server's counter has wrapped.
+        // Ten characters at least; the eleventh can only be the sign of a counter that has wrapped.
         let bare = digits.strip_prefix('-').unwrap_or(digits);
-        if bare.len() != 10 || !bare.bytes().all(|byte| byte.is_ascii_digit()) {
+        if digits.len() < 10 || bare.len() > 10 || !bare.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
         Some(Self { node: node.to_owned(), sequence: digits.parse().ok()? })
@@ -63,17 +61,15 @@ impl Contender {
         let owner = self.node.strip_prefix("_c_")?.split_once(MARKS[0])?.0;
         owner.parse().ok()
     }
-
-    /// Which of two came first. The server's counter is a number of 32 bits that wraps.
-    fn order(&self, other: &Self) -> Ordering {
-        self.sequence.wrapping_sub(other.sequence).cmp(&0)
-    }
 }
 
 /// The contenders among the children of a name, first come first.
 pub(super) fn line(children: &[String]) -> Vec<Contender> {
     let mut line: Vec<_> = children.iter().filter_map(|child| Contender::parse(child)).collect();
-    line.sort_by(Contender::order);
+    // The server's counter is a number of 32 bits that wraps: what counts is how far one is ahead of another.
+    if let Some(some) = line.first().map(|contender| contender.sequence) {
+        line.sort_by_key(|contender| contender.sequence.wrapping_sub(some));
+    }
     line
 }
 
@@ -103,9 +99,15 @@ mod tests {
     #[test]
     fn the_order_survives_the_wrap_of_the_counter() {
         let children = ["a-lock--2147483647", "b-lock-2147483647", "c-lock--2147483648", "d-lock-2147483646"];
-        let line = line(&children.map(str::to_owned));
-        let order: String = line.iter().map(|contender| &contender.node[..1]).collect();
-        assert_eq!(order, "dbca");
+        let order = |children: [&str; 4]| -> String {
+            line(&children.map(str::to_owned)).iter().map(|contender| &contender.node[..1]).collect()
+        };
+        assert_eq!(order(children), "dbca");
+        // As the server writes small numbers below zero.
+        assert_eq!(
+            order(["a-lock-0000000000", "b-lock--999999999", "c-lock--1000000000", "d-lock--000000001"]),
+            "cbda"
+        );
     }
 
     #[test]
@@ -127,8 +129,29 @@ mod tests {
         }
 
         #[test]
-        fn no_child_makes_it_panic(node in ".{0,40}") {
+        fn no_child_makes_it_panic(node in ".{0,40}", numbers in proptest::collection::vec(any::<i32>(), 0..40)) {
             let _ = Contender::parse(&node).map(|contender| contender.owner());
+            let nodes: Vec<_> = numbers.iter().map(|number| format!("x-lock-{number:010}")).collect();
+            prop_assert!(line(&nodes).len() <= nodes.len());
+        }
+
+        #[test]
+        fn the_order_is_that_of_creation_wherever_the_counter_stands(
+            first in any::<i32>(),
+            steps in proptest::collection::vec(1i32..1000, 1..20),
+            turn in 0usize..20,
+        ) {
+            let mut sequence = first;
+            let mut nodes = Vec::new();
+            for step in steps {
+                nodes.push(format!("x-lock-{sequence:010}"));
+                sequence = sequence.wrapping_add(step);
+            }
+            let created = nodes.clone();
+            let middle = turn % nodes.len();
+            nodes.rotate_left(middle);
+            let line: Vec<_> = line(&nodes).into_iter().map(|contender| contender.node).collect();
+            prop_assert_eq!(line, created);
         }
     }
 }

@@ -7,9 +7,11 @@
 mod claim;
 mod config;
 mod connection;
+mod dial;
 mod hold;
 mod jute;
 mod layout;
+mod life;
 mod operator;
 mod protocol;
 mod record;

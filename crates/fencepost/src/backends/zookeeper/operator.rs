@@ -1,9 +1,10 @@
 //! Looking at locks, and taking them back.
 
 use super::layout::{self, Contender};
+use super::life::Pending;
 use super::protocol::{self, Code, Request, Stat};
 use super::record;
-use super::session::{Pending, Session};
+use super::session::Session;
 use crate::backend::Revoked;
 use crate::{Error, FencingToken, Holder, Name, Result};
 
