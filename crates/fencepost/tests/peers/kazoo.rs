@@ -105,7 +105,7 @@ async fn never_both_in_a_crowd_of_either_make() {
     // Long enough that a second holder would be seen.
     let stay = Duration::from_millis(2);
     let enter = |inside: &AtomicUsize| assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
-    let leave = |inside: &AtomicUsize| drop(inside.fetch_sub(1, Ordering::SeqCst));
+    let leave = |inside: &AtomicUsize| inside.fetch_sub(1, Ordering::SeqCst);
     let peers: Vec<_> = (0..3)
         .map(|_| {
             let (mut peer, inside) = (peer(&server, LONG), inside.clone());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::{Error, Locks};
 use fencepost_testkit::zookeeper::Server;
 
-use crate::stage::{LONG, Part, ms, take};
+use crate::stage::{LONG, Part, ms, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ttl_that_the_server_does_not_grant_is_refused_with_the_one_it_does() {
@@ -45,18 +45,23 @@ async fn a_lease_is_not_extended_beyond_its_session() {
     guard.release().await.unwrap();
 }
 
+/// How many sessions a server has.
+fn sessions(server: &Server) -> usize {
+    server.ask("cons").unwrap().lines().filter(|line| line.contains("sid=")).count()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_of_different_ttls_exclude_each_other_and_end_apart() {
-    let part = Part::new();
-    let locks = part.locks().await;
+async fn locks_of_different_ttls_exclude_each_other_on_few_sessions() {
+    let server = Server::start();
+    let locks = Locks::connect(&server.url()).await.unwrap();
     let guard = take(&locks).await;
-    for seconds in 1..20 {
+    for seconds in 1..30 {
         let ttl = Duration::from_secs(seconds);
         assert!(locks.lock("a").ttl(ttl).try_acquire().await.unwrap().is_none());
     }
-    guard.check().unwrap();
+    until("idle sessions are closed", async || sessions(&server) <= 12).await;
+    guard.extend().await.unwrap();
     guard.release().await.unwrap();
-    locks.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,10 +70,11 @@ async fn closing_leaves_no_session_behind() {
     let locks = Locks::connect(&server.url()).await.unwrap();
     let guard = take(&locks).await;
     locks.clone().close().await;
+    // A lock that is held stays held, and its session with it.
     guard.check().unwrap();
     guard.extend().await.unwrap();
+    assert!(sessions(&server) > 0);
     guard.release().await.unwrap();
     drop(locks);
-    let sessions = || server.ask("cons").unwrap().lines().filter(|line| line.contains("sid=")).count();
-    crate::stage::until("the session of the last lock is closed with it", async || sessions() == 0).await;
+    until("the session of the last lock is closed with it", async || sessions(&server) == 0).await;
 }

@@ -3,7 +3,7 @@
 //!
 //! The deadline counts from the sending of the last request that the *leader* had a part in answering: a server that has
 //! lost its leader goes on answering reads and pings for a while, and the leader hears of none of them. So heartbeats
-//! are `sync` requests.
+//! are `sync` requests. SAFETY.md says how much may be missing all the same, which is why they are frequent.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +19,9 @@ use crate::Result;
 use crate::backend::lock;
 use crate::clock::{Clock, Moment};
 use crate::lease::drift;
+
+/// Heartbeats in the time after which a session ends.
+const BEATS: u32 = 8;
 
 /// What the handles of a session and the task that keeps it alive share.
 #[derive(Debug)]
@@ -191,7 +194,7 @@ enum Next {
 /// Makes heartbeats until the connection ends or nobody needs the session any more.
 async fn serve(life: &Life, link: &Arc<Connection>) -> Next {
     loop {
-        let due = lock(&life.confirmed).plus(life.timeout / 4);
+        let due = lock(&life.confirmed).plus(life.timeout / BEATS);
         tokio::select! {
             biased;
             () = link.ended() => return Next::Reconnect,
