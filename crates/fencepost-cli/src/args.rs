@@ -29,7 +29,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`, `redlock://a,b,c`
+    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`, `redlock://a,b,c`,
+    /// `zookeeper://a,b,c/chroot`
     ///
     /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:`
     /// (files in your state directory; excludes processes on this machine). Other users can read the arguments of

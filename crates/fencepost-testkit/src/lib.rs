@@ -9,6 +9,7 @@ mod port;
 mod process;
 mod proxy;
 pub mod redis;
+pub mod zookeeper;
 
 pub use certificates::Certificates;
 pub use eventually::{LIMIT, eventually};

@@ -10,7 +10,7 @@ use crate::options::check_ttl;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod batch;
 #[cfg(feature = "file")]
 mod file;
@@ -19,6 +19,8 @@ pub mod memory;
 mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
 
@@ -36,7 +38,7 @@ macro_rules! store {
     }};
 }
 
-fn stores() -> [Row; 6] {
+fn stores() -> [Row; 7] {
     [
         ("file", "file", store!("file", file::connect)),
         ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
@@ -44,6 +46,7 @@ fn stores() -> [Row; 6] {
         ("rediss", "tls", store!("tls", redis::connect)),
         ("redis+unix", "redis", store!("redis", redis::connect)),
         ("redlock", "redlock", store!("redlock", redlock::connect)),
+        ("zookeeper", "zookeeper", store!("zookeeper", zookeeper::connect)),
     ]
 }
 

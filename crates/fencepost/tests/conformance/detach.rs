@@ -4,12 +4,14 @@ use fencepost::{Error, Handle, State};
 
 use crate::stage::{LONG, SHORT, Stage, becomes_free, bounded, patient, take};
 
-on_every_store!(
+on_stores_that_detach!(
     a_detached_lock_stays_held_and_can_be_attached_from_its_text,
     a_handle_is_good_for_nothing_after_the_release,
     an_attached_lock_keeps_owner_and_token_and_is_renewed,
     a_detached_lock_ends_with_its_ttl,
 );
+#[cfg(feature = "zookeeper")]
+on_stores!(a_store_that_cannot_detach_says_so_and_releases: zookeeper);
 
 async fn a_detached_lock_stays_held_and_can_be_attached_from_its_text(stage: Stage) {
     let locks = stage.locks().await;
@@ -56,4 +58,17 @@ async fn a_detached_lock_ends_with_its_ttl(stage: Stage) {
     let next = bounded("the lease ends", take(&locks, "a")).await;
     assert!(next.token() > token);
     assert!(matches!(locks.attach(&handle).await, Err(Error::Lost { .. })));
+}
+
+#[cfg(feature = "zookeeper")]
+async fn a_store_that_cannot_detach_says_so_and_releases(stage: Stage) {
+    let locks = stage.locks().await;
+    assert!(!locks.capabilities().detach);
+    let guard = take(&locks, "a").await;
+    let handle: Handle = format!("{}.{}.a", guard.token(), guard.owner()).parse().unwrap();
+    let unsupported = |error: Error| matches!(error, Error::Unsupported { .. }) && !error.is_transient();
+    assert!(unsupported(guard.detach().await.unwrap_err()));
+    becomes_free(&locks, "a").await;
+    assert!(unsupported(locks.attach(&handle).await.unwrap_err()));
+    stage.is_clear().await;
 }

@@ -13,10 +13,11 @@ on_stores_with_leases!(
     a_guard_is_at_risk_and_then_lost_when_the_store_stops,
     a_lost_guard_stays_lost_when_the_store_comes_back,
     a_lock_that_is_not_renewed_is_at_risk_and_then_expired,
-    an_extension_never_shortens,
     a_removed_lock_is_lost_at_the_next_renewal,
     an_extension_of_a_lost_lock_says_so,
 );
+// On ZooKeeper a lease is never longer than its session's timeout, which is its ttl.
+on_stores!(an_extension_never_shortens: memory, redis, redlock);
 on_redis!(
     the_old_guard_is_lost_before_the_next_holder_gets_the_lock,
     a_guard_is_held_again_when_the_server_comes_back_in_time,

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, blocking, memory};
 use fencepost_testkit::{LIMIT, redis};
+#[cfg(feature = "zookeeper")]
+use fencepost_testkit::{Proxy, zookeeper};
 use tempfile::TempDir;
 
 /// A ttl that does not end while a test runs: what becomes free before, became free by a release.
@@ -26,6 +28,30 @@ pub(crate) enum Stage {
     File(TempDir),
     Redis(Box<redis::Server>),
     Redlock(Box<redis::Fleet>),
+    #[cfg(feature = "zookeeper")]
+    Zookeeper(Zookeeper),
+}
+
+/// A part of a server that all tests share, over a link of its own.
+#[cfg(feature = "zookeeper")]
+pub(crate) struct Zookeeper {
+    server: &'static zookeeper::Server,
+    chroot: String,
+    link: Proxy,
+}
+
+#[cfg(feature = "zookeeper")]
+impl Zookeeper {
+    pub(crate) fn url(&self) -> String {
+        format!("zookeeper://{}{}", self.link.addr(), self.chroot)
+    }
+
+    /// The nodes that contend for locks.
+    fn contenders(&self) -> Vec<String> {
+        let mut nodes = self.server.client().tree(&self.chroot);
+        nodes.retain(|node| node.contains("-lock-"));
+        nodes
+    }
 }
 
 impl Stage {
@@ -49,6 +75,18 @@ impl Stage {
         Self::Redlock(Box::new(fleet))
     }
 
+    #[cfg(feature = "zookeeper")]
+    pub(crate) fn zookeeper() -> Self {
+        use std::sync::OnceLock;
+        use std::sync::atomic::{AtomicU32, Ordering};
+        // Ends with the test process: its supervisor sees to that.
+        static SERVER: OnceLock<zookeeper::Server> = OnceLock::new();
+        static TEST: AtomicU32 = AtomicU32::new(0);
+        let server = SERVER.get_or_init(zookeeper::Server::start);
+        let chroot = format!("/test-{}", TEST.fetch_add(1, Ordering::Relaxed));
+        Self::Zookeeper(Zookeeper { server, chroot, link: Proxy::start(server.addr()) })
+    }
+
     /// The locks of this store, over a connection of their own.
     pub(crate) async fn locks(&self) -> Locks {
         match self {
@@ -56,6 +94,8 @@ impl Stage {
             Self::File(folder) => Locks::connect(&file_url(folder.path())).await.unwrap(),
             Self::Redis(server) => Locks::connect(&server.url()).await.unwrap(),
             Self::Redlock(fleet) => Locks::connect(&fleet.url_with(REDLOCK)).await.unwrap(),
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper(part) => Locks::connect(&part.url()).await.unwrap(),
         }
     }
 
@@ -80,6 +120,8 @@ impl Stage {
             Self::File(_) => panic!("a file store cannot be stopped"),
             Self::Redis(server) => server.pause(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::pause),
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper(part) => part.link.stall(),
         }
     }
 
@@ -89,6 +131,8 @@ impl Stage {
             Self::File(_) => {}
             Self::Redis(server) => server.resume(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::resume),
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper(part) => part.link.pass(),
         }
     }
 
@@ -102,6 +146,13 @@ impl Stage {
                 for node in fleet.iter() {
                     node.cli(&["DEL", &format!("lock:{name}")]);
                 }
+            }
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper(part) => {
+                let folder = format!("{}/fencepost/{name}", part.chroot);
+                let mut client = part.server.client();
+                let first = client.children(&folder).unwrap().swap_remove(0);
+                assert!(client.delete(&format!("{folder}/{first}")).unwrap());
             }
         }
     }
@@ -120,6 +171,10 @@ impl Stage {
             Self::Redlock(fleet) => {
                 let none = || fleet.iter().all(|node| node.keys_like("lock:*").is_empty());
                 until("no key is left", async || none()).await;
+            }
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper(part) => {
+                until("no contender is left", async || part.contenders().is_empty()).await
             }
         }
     }
@@ -164,12 +219,17 @@ pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T
 
 /// Makes each `async fn(Stage)` a test on each of the stores.
 macro_rules! on_every_store {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, #[cfg(feature = "zookeeper")] zookeeper); )+ };
 }
 
 /// The same where locks are leases, that is, where they can end by time.
 macro_rules! on_stores_with_leases {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock, #[cfg(feature = "zookeeper")] zookeeper); )+ };
+}
+
+/// The same where a lock can outlive its process.
+macro_rules! on_stores_that_detach {
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock); )+ };
 }
 
 /// The same on Redis alone.
@@ -178,9 +238,10 @@ macro_rules! on_redis {
 }
 
 macro_rules! on_stores {
-    ($test:ident: $($store:ident),+) => {
+    ($test:ident: $($(#[$when:meta])? $store:ident),+) => {
         mod $test {
             $(
+                $(#[$when])?
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $store() {
                     super::$test($crate::stage::Stage::$store()).await;

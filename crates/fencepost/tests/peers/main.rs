@@ -1,10 +1,12 @@
-//! Real clients of other make on the same keys: redis-py's `Lock` and redlock-py exclude us, and we them.
+//! Real clients of other make on the same keys: redis-py's `Lock`, redlock-py and kazoo's `Lock` exclude us, and we them.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
 #[cfg(feature = "redlock")]
 mod fleet;
+#[cfg(feature = "zookeeper")]
+mod kazoo;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 """A lock of another Python package on the same key, driven line by line over stdin and stdout.
 
-usage: peer.py redis|redlock PORT[,PORT...] NAME TTL_MS
+usage: peer.py redis|redlock|kazoo PORT[,PORT...] NAME TTL_MS
 
 Commands: `try` answers `held` or `busy`; `wait` answers `held` once it has the lock; `release` answers `released`
 or `lost`.
@@ -50,6 +50,24 @@ elif package == "redlock":
     def release():
         manager.unlock(held)
         return True
+
+elif package == "kazoo":
+    from kazoo.client import KazooClient
+
+    hosts = ",".join("127.0.0.1:" + port for port in ports)
+    client = KazooClient(hosts=hosts, timeout=ttl / 1000)
+    client.start()
+    # The nodes of Curator and of Fencepost count as contenders.
+    lock = client.Lock("/fencepost/" + name, "a peer", extra_lock_patterns=["-lock-"])
+
+    def attempt():
+        return lock.acquire(blocking=False)
+
+    def wait():
+        return lock.acquire(blocking=True)
+
+    def release():
+        return lock.release()
 
 else:
     sys.exit(__doc__)

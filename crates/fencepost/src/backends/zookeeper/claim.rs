@@ -1,0 +1,278 @@
+//! One attempt to acquire: a place in the line of a name, from before its first byte is sent until it is a hold. Dropped
+//! before that, it is taken out of the line in the background, found by its owner if its path never came.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::hold::Held;
+use super::layout::{self, Contender};
+use super::life::{Answer, Trouble};
+use super::protocol::{self, Code, Mode, Request as Wire, Stat};
+use super::record;
+use super::session::Session;
+use super::sessions::Sessions;
+use crate::backend::{Attempt, Grant, Request};
+use crate::{Error, Holder, Name, Owner, Result};
+
+/// How often a folder may vanish while we enter it.
+const TRIES: usize = 10;
+
+/// The longest pause before one more look for a node that a broken connection may still deliver.
+const LATE: Duration = Duration::from_secs(60);
+
+/// Takes the lock if it is free; with `wait`, stands in line until it is.
+pub(super) async fn contend(sessions: &Sessions, request: &Request, wait: bool) -> Result<Attempt> {
+    let session = sessions.of(request.ttl).await?;
+    let (mut place, mut children) = Place::enter(&session, request).await?;
+    let mut waited = false;
+    loop {
+        let line = layout::line(&children);
+        let Some(at) = line.iter().position(|contender| contender.owner() == Some(request.owner)) else {
+            place.armed = false;
+            return Err(session.unavailable("our place in the line was taken away"));
+        };
+        if at == 0 {
+            return place.granted(request, waited).map(Attempt::Granted);
+        }
+        let changed = wait.then(|| session.watches().wait(&place.path_of(&line[at - 1])));
+        let holder = place.look(&line[0], wait.then_some(&line[at - 1])).await?;
+        match (holder, changed) {
+            (Some(holder), None) => return Ok(Attempt::Busy(Some(holder))),
+            (Some(holder), Some(changed)) => {
+                request.seen.note(holder);
+                waited = true;
+                tokio::select! {
+                    _ = changed => {}
+                    end = session.ended() => {
+                        return Err(session.unavailable(&format!("while waiting in line: {end:?}")));
+                    }
+                }
+            }
+            // Somebody left in between.
+            (None, _) => {}
+        }
+        children = place.children().await?;
+    }
+}
+
+/// A place in the line of a name.
+struct Place {
+    session: Arc<Session>,
+    name: Name,
+    owner: Owner,
+    parent: String,
+    /// Our node, once the server has said so.
+    node: Option<(String, Stat)>,
+    /// The connection that the request for it went over.
+    link: Option<Arc<Connection>>,
+    /// There may be a node.
+    armed: bool,
+}
+
+impl Place {
+    /// Stands in line, and looks at it. Both requests are sent together, and the server handles them in this order.
+    async fn enter(session: &Arc<Session>, request: &Request) -> Result<(Self, Vec<String>)> {
+        let (name, owner) = (request.name.clone(), request.owner);
+        let parent = layout::parent(&session.config().base, &name);
+        let stem = layout::stem(&parent, owner);
+        let data = record::data(session.timeout(), &request.note);
+        let private = session.config().login.is_some();
+        let create = Wire::Create { path: &stem, data: &data, mode: Mode::EphemeralSequential, private };
+        let look = Wire::Children { path: &parent };
+        let (session, node) = (session.clone(), None);
+        let mut place = Self { session, name, owner, parent: parent.clone(), node, link: None, armed: false };
+        for _ in 0..TRIES {
+            let session = &place.session;
+            let deadline = session.clock().now().plus(session.config().timeout.min(request.ttl));
+            let link = session.link(deadline).await.map_err(|trouble| place.lost(&trouble))?;
+            let created = session.send(&link, &create).map_err(|trouble| place.lost(&trouble))?;
+            place.link = Some(link.clone());
+            place.armed = true;
+            let looked = session.send(&link, &look);
+            match session.answer(created, deadline).await.map_err(|trouble| place.lost(&trouble))? {
+                Ok(body) => {
+                    let found = protocol::created(&body).map_err(|what| session.config().backend(what))?;
+                    place.node = Some(found);
+                    let children = match looked {
+                        Ok(looked) => session.answer(looked, deadline).await.ok(),
+                        Err(_) => None,
+                    };
+                    let children = match children {
+                        Some(answer) => place.read_children(answer)?,
+                        // The connection ended in between; our place in the line has not.
+                        None => place.children().await?,
+                    };
+                    return Ok((place, children));
+                }
+                Err(Code::NoNode) => {
+                    place.armed = false;
+                    make_folders(session, &parent, private).await?;
+                }
+                Err(code) => {
+                    place.armed = false;
+                    return Err(session.refusal(code, &parent));
+                }
+            }
+        }
+        Err(place.session.unavailable("the folder of the lock vanished again and again; try again"))
+    }
+
+    /// Why the place could not be taken. A connection that had ended without our knowing is worth another attempt, under
+    /// a new identity.
+    fn lost(&self, trouble: &Trouble) -> Error {
+        match &self.link {
+            Some(link) if trouble.sent && link.has_ended() && !self.session.has_ended() => {
+                Error::Uncertain { name: self.name.clone(), source: trouble.why.to_string().into() }
+            }
+            _ => self.session.unavailable(&trouble.why),
+        }
+    }
+
+    fn path_of(&self, contender: &Contender) -> String {
+        format!("{}/{}", self.parent, contender.node)
+    }
+
+    async fn children(&self) -> Result<Vec<String>> {
+        let answer = self.session.insist(&Wire::Children { path: &self.parent }).await?;
+        self.read_children(answer)
+    }
+
+    fn read_children(&self, answer: Answer) -> Result<Vec<String>> {
+        match answer {
+            Ok(body) => protocol::children(&body).map_err(|what| self.session.config().backend(what)),
+            // Somebody removed our node and the folder.
+            Err(Code::NoNode) => Ok(Vec::new()),
+            Err(code) => Err(self.session.refusal(code, &self.parent)),
+        }
+    }
+
+    /// Who holds the lock; `None` if the line has changed meanwhile. Sets a watch on the one in front of us, if it is to.
+    async fn look(&self, first: &Contender, watched: Option<&Contender>) -> Result<Option<Holder>> {
+        if let Some(watched) = watched.filter(|watched| *watched != first)
+            && self.read(watched, true).await?.is_none()
+        {
+            return Ok(None);
+        }
+        let found = self.read(first, watched == Some(first)).await?;
+        Ok(found.map(|(data, stat)| record::holder(&self.name, first, &data, &stat)))
+    }
+
+    async fn read(&self, contender: &Contender, watch: bool) -> Result<Option<(Vec<u8>, Stat)>> {
+        let path = self.path_of(contender);
+        match self.session.insist(&Wire::Read { path: &path, watch }).await? {
+            Ok(body) => protocol::read(&body).map(Some).map_err(|what| self.session.config().backend(what)),
+            Err(Code::NoNode) => {
+                self.session.watches().forget(&path);
+                Ok(None)
+            }
+            Err(code) => Err(self.session.refusal(code, &path)),
+        }
+    }
+
+    /// We are the first: hands the node over to a hold.
+    fn granted(mut self, request: &Request, waited: bool) -> Result<Grant> {
+        let Some((path, stat)) = self.node.clone() else {
+            return Err(self.session.unavailable("this attempt has ended"));
+        };
+        let wrong = |what: String| self.session.config().backend(what);
+        if !self.session.owns(stat.ephemeral_owner) {
+            return Err(wrong(format!("node `{path}` is of another session")));
+        }
+        let token = record::token(&stat)
+            .ok_or_else(|| wrong(format!("transaction {:#x} is too large for a token", stat.czxid)))?;
+        self.armed = false;
+        let sent = self.session.confirmed();
+        let hold = Held::new(self.session.clone(), path, request.signal.clone(), sent);
+        let term = Some(self.session.timeout());
+        Ok(Grant { owner: self.owner, token, sent, term, pushed: waited, hold: Arc::new(hold) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.armed {
+            let (session, parent, owner) = (self.session.clone(), self.parent.clone(), self.owner);
+            let (node, link) = (self.node.take().map(|(path, _)| path), self.link.take());
+            // At once, so that a next attempt of this client finds the line without it.
+            let removed = node.as_ref().and_then(|path| session.send_now(&Wire::Delete { path }));
+            self.session.keeper().spawn(async move {
+                match (node, removed) {
+                    (Some(path), Some(removed)) => {
+                        if session.answer(removed, session.patience()).await.is_err() {
+                            remove(&session, &path).await;
+                        }
+                    }
+                    (Some(path), None) => remove(&session, &path).await,
+                    (None, _) => remove_lost(&session, &parent, owner, link).await,
+                }
+            });
+        }
+    }
+}
+
+/// Makes the folder of a name and those above it. The server collects them when they have been empty for a while.
+async fn make_folders(session: &Session, parent: &str, private: bool) -> Result<()> {
+    let deadline = session.patience();
+    let link = session.link(deadline).await.map_err(|trouble| session.unavailable(&trouble.why))?;
+    let mut last = None;
+    for (end, _) in parent.match_indices('/').skip(1).chain([(parent.len(), "")]) {
+        let folder = Wire::Create { path: &parent[..end], data: b"", mode: Mode::Container, private };
+        last = Some(session.send(&link, &folder).map_err(|trouble| session.unavailable(&trouble.why))?);
+    }
+    let Some(last) = last else { return Ok(()) };
+    let answer = session.answer(last, deadline).await.map_err(|trouble| session.unavailable(&trouble.why))?;
+    match answer {
+        // Those above are somebody else's to refuse. If one of them went away again, the caller comes back.
+        Ok(_) | Err(Code::NodeExists | Code::NoNode) => Ok(()),
+        Err(code) => Err(session.refusal(code, parent)),
+    }
+}
+
+/// Removes a node of ours, however often it takes while the session lasts.
+pub(super) async fn remove(session: &Session, path: &str) {
+    let mut pause = Duration::from_millis(20);
+    while !session.has_ended() {
+        match session.call(&Wire::Delete { path }, session.patience()).await {
+            Ok(Ok(_) | Err(Code::NoNode)) => return,
+            Ok(Err(code)) => {
+                let error = session.refusal(code, path);
+                tracing::warn!(%error, "a node could not be removed; it ends with its session");
+                return;
+            }
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+/// Removes a node whose path never came, if there is one.
+async fn remove_lost(session: &Session, parent: &str, owner: Owner, link: Option<Arc<Connection>>) {
+    let mut pause = Duration::from_millis(50);
+    while !session.has_ended() && pause < LATE {
+        if let Some((children, over)) = look_again(session, parent).await {
+            if let Some(ours) = layout::line(&children).iter().find(|one| one.owner() == Some(owner)) {
+                return remove(session, &format!("{parent}/{}", ours.node)).await;
+            }
+            // Behind the request on its own connection: it came to nothing. On another one it may still arrive.
+            if link.as_ref().is_some_and(|link| Arc::ptr_eq(link, &over)) {
+                return;
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 3;
+    }
+}
+
+/// The children of a node as the leader knows them now, and the connection that they came over.
+async fn look_again(session: &Session, parent: &str) -> Option<(Vec<String>, Arc<Connection>)> {
+    let deadline = session.patience();
+    let link = session.link(deadline).await.ok()?;
+    session.send(&link, &Wire::Sync).ok()?;
+    let look = session.send(&link, &Wire::Children { path: parent }).ok()?;
+    let children = match session.answer(look, deadline).await.ok()? {
+        Ok(body) => protocol::children(&body).ok()?,
+        Err(_) => Vec::new(),
+    };
+    Some((children, link))
+}

@@ -1,0 +1,122 @@
+//! What a `zookeeper://` URL says.
+
+use std::time::Duration;
+
+use super::layout;
+use crate::url::{Host, StoreUrl};
+use crate::{Error, Result};
+
+const DEFAULT_PORT: u16 = 2181;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+const DEFAULT_PREFIX: &str = "fencepost";
+
+pub(super) struct Config {
+    /// The URL for messages, without its password.
+    pub(super) label: String,
+    pub(super) servers: Vec<(String, u16)>,
+    /// The folder that has a folder for each name.
+    pub(super) base: String,
+    /// `user:password`.
+    pub(super) login: Option<String>,
+    /// The longest that one round trip, or a connect, may take.
+    pub(super) timeout: Duration,
+}
+
+impl Config {
+    pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
+        let label = url.to_string();
+        let prefix = url.take("prefix").unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
+        let timeout = url.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+        if timeout < Duration::from_millis(1) {
+            return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
+        }
+        if url.hosts.is_empty() {
+            return Err(Error::invalid(
+                "a zookeeper URL names the servers of one ensemble, as in `zookeeper://a:2181,b:2181/chroot`",
+            ));
+        }
+        check_path(&url.path)?;
+        check_path(&prefix)?;
+        let base = layout::base(&url.path, &prefix);
+        if base.is_empty() || base == "/zookeeper" || base.starts_with("/zookeeper/") {
+            return Err(Error::invalid(
+                "locks need a node of their own: give a path in the URL or the parameter `prefix`, and not `/zookeeper`, \
+                 which is the server's",
+            ));
+        }
+        let port = |host: &Host| (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT));
+        let servers = url.hosts.iter().map(port).collect();
+        let login = match (url.user.take(), url.password.take()) {
+            (Some(user), Some(password)) => Some(format!("{user}:{password}")),
+            (None, None) => None,
+            _ => {
+                return Err(Error::invalid(
+                    "a login has a user and a password; write `zookeeper://user:password@host`",
+                ));
+            }
+        };
+        url.finish()?;
+        Ok(Self { label, servers, base, login, timeout })
+    }
+
+    pub(super) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
+        Error::Unavailable { store: self.label.clone(), source: source.into() }
+    }
+
+    pub(super) fn backend(&self, source: impl Into<crate::Source>) -> Error {
+        Error::Backend { store: self.label.clone(), source: source.into() }
+    }
+}
+
+/// Refuses what servers refuse in a path.
+fn check_path(path: &str) -> Result<()> {
+    let wrong = |part: &str| part == "." || part == ".." || part.contains(|c: char| c.is_control());
+    if path.len() > 512 || path.split('/').any(wrong) {
+        return Err(Error::invalid(
+            "a chroot or prefix has at most 512 bytes, no control characters, and no part that is `.` or `..`",
+        ));
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::from_url(StoreUrl::parse(text)?)
+    }
+
+    #[test]
+    fn urls_say_where_and_how() {
+        let config = parse("zookeeper://me:p%40ss@a,b:2182/app?prefix=jobs/x&timeout=500ms").unwrap();
+        assert_eq!(config.servers, [("a".to_owned(), 2181), ("b".to_owned(), 2182)]);
+        assert_eq!((config.base.as_str(), config.timeout), ("/app/jobs/x", Duration::from_millis(500)));
+        assert_eq!(config.login.as_deref(), Some("me:p@ss"));
+        assert!(!format!("{config:?}").contains("p@ss") && !config.label.contains("p@ss"));
+        assert_eq!(parse("zookeeper://a").unwrap().base, "/fencepost");
+        assert_eq!(parse("zookeeper://a/locks?prefix=").unwrap().base, "/locks");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "zookeeper://",
+            "zookeeper://me@a",
+            "zookeeper://:secret@a",
+            "zookeeper://a?prefix=",
+            "zookeeper://a/zookeeper?prefix=",
+            "zookeeper://a/x/../y",
+            "zookeeper://a?timeout=0s",
+            "zookeeper://a?session_timeout=5s",
+        ] {
+            assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Locks on a ZooKeeper ensemble.
+//!
+//! A lock is a line of ephemeral nodes under one folder, in the layout of Curator's `InterProcessMutex`; the first has
+//! it, and each watches the one in front. Its token is the transaction that created its node. What holds a lock is a
+//! session, so a lock's ttl is the timeout of its session, and each ttl has a session of its own.
+
+mod claim;
+mod config;
+mod connection;
+mod dial;
+mod hold;
+mod jute;
+mod layout;
+mod life;
+mod operator;
+mod protocol;
+mod record;
+mod session;
+mod sessions;
+mod watches;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use self::config::Config;
+use self::sessions::Sessions;
+use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
+use crate::clock::Clock;
+use crate::url::StoreUrl;
+use crate::{Error, Handle, Holder, Name, Result};
+
+#[derive(Debug)]
+struct Store {
+    sessions: Sessions,
+}
+
+pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
+    let sessions = Sessions::new(Config::from_url(url)?, Clock::system());
+    sessions.any().await?;
+    Ok(Arc::new(Store { sessions }))
+}
+
+fn no_detached() -> Error {
+    Error::unsupported(
+        "a detached lock",
+        "a ZooKeeper lock ends with the session of its process; keep the process and its guard (`fencepost run`), or use \
+         another store",
+    )
+}
+
+#[async_trait]
+impl Backend for Store {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(self.sessions.config.label.clone(), true, false, true)
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.sessions.clock
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        claim::contend(&self.sessions, request, false).await
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Grant> {
+        match claim::contend(&self.sessions, request, true).await? {
+            Attempt::Granted(grant) => Ok(grant),
+            Attempt::Busy(_) => Err(self.sessions.config.unavailable("the wait ended without the lock")),
+        }
+    }
+
+    async fn attach(&self, _handle: &Handle, _request: &Request) -> Result<Grant> {
+        Err(no_detached())
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+        operator::list(&*self.sessions.any().await?, prefix).await
+    }
+
+    async fn show(&self, name: &Name) -> Result<Option<Holder>> {
+        operator::show(&*self.sessions.any().await?, name).await
+    }
+
+    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
+        operator::force_release(&*self.sessions.any().await?, name, reason, now).await
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.sessions.any().await?.beat().await.map(drop)
+    }
+
+    async fn close(&self) {
+        self.sessions.close().await;
+    }
+}

@@ -1,0 +1,118 @@
+//! What a contender's node says about it: a line of JSON, and a second line with the operator's reason once the lock is
+//! asked back.
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::Contender;
+use super::protocol::Stat;
+use crate::{FencingToken, Holder, Name};
+
+#[derive(Serialize, Deserialize)]
+struct About<'a> {
+    #[serde(borrow)]
+    host: std::borrow::Cow<'a, str>,
+    pid: u32,
+    /// When it began to contend, by its own clock.
+    since: u64,
+    /// The timeout of its session.
+    ttl: u64,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    note: std::borrow::Cow<'a, str>,
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The data of a node of ours.
+pub(super) fn data(ttl: Duration, note: &str) -> Vec<u8> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let about = About {
+        host: crate::identity::host().into(),
+        pid: std::process::id(),
+        since: milliseconds(since),
+        ttl: milliseconds(ttl),
+        note: note.into(),
+    };
+    serde_json::to_vec(&about).unwrap_or_default()
+}
+
+/// The same data, asked back.
+pub(super) fn revoke(data: &[u8], reason: &str) -> Vec<u8> {
+    let first = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    [first, b"\n", reason.as_bytes()].concat()
+}
+
+/// The reason, if the lock is asked back.
+pub(super) fn revoked(data: &[u8]) -> Option<String> {
+    let end = data.iter().position(|byte| *byte == b'\n')?;
+    Some(String::from_utf8_lossy(&data[end + 1..]).into_owned())
+}
+
+/// The token of a node.
+pub(super) fn token(stat: &Stat) -> Option<FencingToken> {
+    u64::try_from(stat.czxid).ok().and_then(FencingToken::new)
+}
+
+/// Who a node says holds the lock. Of a client of other make only the token and the age are known.
+pub(super) fn holder(name: &Name, contender: &Contender, data: &[u8], stat: &Stat) -> Holder {
+    let mut holder = Holder::unknown(name.clone());
+    holder.token = token(stat);
+    let created = u64::try_from(stat.created).ok().map(Duration::from_millis);
+    holder.since = created.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+    let first = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let (Some(owner), Ok(about)) = (contender.owner(), serde_json::from_slice::<About<'_>>(first)) else {
+        return holder;
+    };
+    holder.owner = Some(owner);
+    holder.host = Some(about.host.into_owned());
+    holder.pid = Some(about.pid);
+    holder.note = Some(about.note.into_owned()).filter(|note| !note.is_empty());
+    holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(about.since));
+    // When the server last heard from the session is not told: this much at most.
+    holder.expires_in = Some(Duration::from_millis(about.ttl));
+    holder.revoked = revoked(data);
+    holder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Owner;
+    use proptest::prelude::*;
+
+    const STAT: Stat = Stat { czxid: 42, created: 1_000, version: 0, ephemeral_owner: 1 };
+
+    fn name() -> Name {
+        Name::new("x").unwrap()
+    }
+
+    #[test]
+    fn a_node_tells_others_who_contends() {
+        let owner = Owner::fresh();
+        let contender = Contender::parse(&format!("_c_{owner}-lock-0000000001")).unwrap();
+        let data = data(Duration::from_secs(30), "nightly \"run\"\n");
+        let shown = holder(&name(), &contender, &data, &STAT);
+        assert_eq!((shown.owner, shown.pid), (Some(owner), Some(std::process::id())));
+        assert_eq!(shown.note.as_deref(), Some("nightly \"run\"\n"));
+        assert_eq!(shown.token.map(FencingToken::get), Some(42));
+        assert_eq!(shown.expires_in, Some(Duration::from_secs(30)));
+        assert_eq!(shown.revoked, None);
+        let asked = revoke(&revoke(&data, "first"), "stuck\nsince noon");
+        assert_eq!(revoked(&asked).as_deref(), Some("stuck\nsince noon"));
+        let shown = holder(&name(), &contender, &asked, &STAT);
+        assert_eq!((shown.owner, shown.revoked.as_deref()), (Some(owner), Some("stuck\nsince noon")));
+    }
+
+    proptest! {
+        #[test]
+        fn of_a_foreign_node_only_token_and_age_are_known(data in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let contender = Contender::parse("5e1f__lock__0000000004").unwrap();
+            let shown = holder(&name(), &contender, &data, &STAT);
+            prop_assert_eq!((shown.owner, shown.pid, shown.expires_in), (None, None, None));
+            prop_assert_eq!(shown.token.map(FencingToken::get), Some(42));
+        }
+    }
+}

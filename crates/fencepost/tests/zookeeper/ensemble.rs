@@ -1,0 +1,119 @@
+//! Three servers, of which one is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fencepost::{Locks, Loss, State};
+use fencepost_testkit::zookeeper::Ensemble;
+
+use crate::stage::{bounded, contenders, ms, patient, start_waiting, take, until, use_once};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_survives_the_end_of_the_leader() {
+    let mut ensemble = Ensemble::start(3);
+    let locks = Locks::connect(&ensemble.url()).await.unwrap();
+    let guard = patient(&locks, "a").renew_every(ms(100)).acquire().await.unwrap();
+    let leader = ensemble.leader();
+    ensemble.get_mut(leader).kill();
+    ensemble.leader();
+    let before = locks.stats().renewed;
+    until("it is renewed by the others", async || locks.stats().renewed > before + 2).await;
+    assert!(matches!(guard.state(), State::Held { .. }), "{:?}", guard.state());
+    let rival = Locks::connect(&ensemble.url()).await.unwrap();
+    assert!(rival.lock("a").ttl(Duration::from_secs(60)).try_acquire().await.unwrap().is_none());
+    let token = guard.token().get();
+    guard.release().await.unwrap();
+    assert!(use_once(&rival).await > token, "tokens grow across an election");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_survives_the_end_of_the_leader() {
+    let mut ensemble = Ensemble::start(3);
+    let locks = Locks::connect(&ensemble.url()).await.unwrap();
+    let far = Locks::connect(&ensemble.url()).await.unwrap();
+    let held = take(&locks).await;
+    let waiter = start_waiting(&far);
+    let leader = ensemble.leader();
+    until("it stands in line", async || contenders(ensemble.get(leader), "").len() == 2).await;
+    ensemble.get_mut(leader).kill();
+    let next = ensemble.leader();
+    assert_eq!(contenders(ensemble.get(next), "").len(), 2, "the line is as it was");
+    let token = held.token();
+    held.release().await.unwrap();
+    let guard = bounded("it gets the lock", waiter).await.unwrap().unwrap();
+    assert!(guard.token() > token);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_the_others_confirms_nothing() {
+    let ensemble = Ensemble::start(3);
+    let leader = ensemble.leader();
+    let alone = (leader + 1) % 3;
+    // Past the others, so that nothing else can answer.
+    let locks = Locks::connect(&ensemble.get(alone).url()).await.unwrap();
+    let guard = locks.lock("a").ttl(Duration::from_secs(2)).acquire().await.unwrap();
+    for (index, server) in ensemble.iter().enumerate() {
+        if index != alone {
+            server.pause();
+        }
+    }
+    let why = bounded("it is lost", guard.lost()).await;
+    let mode = ensemble.get(alone).mode();
+    ensemble.iter().for_each(fencepost_testkit::zookeeper::Server::resume);
+    assert_eq!(why, Loss::Unreachable);
+    // It still took itself for one of three, and would have answered pings.
+    assert_eq!(mode.as_deref(), Some("follower"));
+}
+
+/// What is known of a lock that many use.
+#[derive(Default)]
+struct History {
+    inside: AtomicUsize,
+    last: AtomicU64,
+    turns: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl History {
+    async fn turns_of(self: Arc<Self>, locks: Locks) {
+        while !self.over.load(Ordering::SeqCst) {
+            // An outage longer than a wait sits out is an error, and another try is right.
+            let Ok(guard) = patient(&locks, "a").acquire().await else { continue };
+            assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+            let token = guard.token().get();
+            let before = self.last.swap(token, Ordering::SeqCst);
+            assert!(before < token, "{before} before {token}");
+            tokio::task::yield_now().await;
+            self.inside.fetch_sub(1, Ordering::SeqCst);
+            self.turns.fetch_add(1, Ordering::SeqCst);
+            let _ = guard.release().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_two_and_tokens_in_order_while_leaders_come_and_go() {
+    let mut ensemble = Ensemble::start(3);
+    let history = Arc::new(History::default());
+    let mut tasks = Vec::new();
+    for _ in 0..6 {
+        let locks = Locks::connect(&ensemble.url()).await.unwrap();
+        tasks.push(tokio::spawn(history.clone().turns_of(locks)));
+    }
+    for _ in 0..3 {
+        let before = history.turns.load(Ordering::SeqCst);
+        until("the lock goes round", async || history.turns.load(Ordering::SeqCst) > before + 20).await;
+        let leader = ensemble.leader();
+        ensemble.get_mut(leader).kill();
+        ensemble.leader();
+        let before = history.turns.load(Ordering::SeqCst);
+        until("it goes round again", async || history.turns.load(Ordering::SeqCst) > before + 20).await;
+        ensemble.get_mut(leader).restart();
+    }
+    history.over.store(true, Ordering::SeqCst);
+    for task in tasks {
+        bounded("all end", task).await.unwrap();
+    }
+}

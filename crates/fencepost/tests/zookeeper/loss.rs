@@ -1,0 +1,104 @@
+//! A lost lock is known to be lost, at once where the server can tell and in time where it cannot.
+
+use fencepost::{Error, Loss};
+
+use crate::stage::{Part, SHORT, bounded, patient, take, until, use_once};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_old_guard_is_lost_before_the_next_holder_gets_the_lock() {
+    let part = Part::new();
+    let (locks, rival) = (part.behind_link().await, part.locks().await);
+    for _ in 0..3 {
+        let guard = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+        part.link.stall();
+        let next = take(&rival).await;
+        assert!(guard.state().is_lost(), "{:?} while another has it", guard.state());
+        assert!(next.token() > guard.token());
+        part.link.pass();
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuilt_session_does_not_take_an_old_node_for_its_own() {
+    let part = Part::new();
+    let (locks, rival) = (part.behind_link().await, part.locks().await);
+    let old = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    part.link.stall();
+    bounded("the old one is lost", old.lost()).await;
+    part.link.pass();
+    // The server may still have the old node: the new one stands behind it.
+    let new = bounded("the lock comes again", locks.lock("a").ttl(SHORT).acquire()).await.unwrap();
+    assert!(old.state().is_lost() && new.owner() != old.owner() && new.token() > old.token());
+    assert!(matches!(old.release().await, Err(Error::Lost { .. })));
+    new.check().unwrap();
+    assert_eq!(rival.show("a").await.unwrap().unwrap().owner, Some(new.owner()));
+    new.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_node_is_a_loss_at_once() {
+    let part = Part::new();
+    let locks = part.locks().await;
+    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let node = part.contenders().swap_remove(0);
+    assert!(part.server.client().delete(&format!("{}/fencepost/a/{node}", part.chroot)).unwrap());
+    // Nobody renews it: only the watch can tell.
+    assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Taken);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_during_an_outage_is_told_after_it() {
+    let part = Part::new();
+    let locks = part.behind_link().await;
+    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    part.link.cut();
+    let node = part.contenders().swap_remove(0);
+    assert!(part.server.client().delete(&format!("{}/fencepost/a/{node}", part.chroot)).unwrap());
+    part.link.pass();
+    assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Taken);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_polite_force_release_is_told_at_once() {
+    let part = Part::new();
+    let (locks, operator) = (part.locks().await, part.locks().await);
+    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let revoked = operator.force_release("a", "drained").await.unwrap().unwrap();
+    assert!(!revoked.freed && revoked.token > guard.token());
+    let reason = Loss::ForceReleased { reason: "drained".to_owned() };
+    assert_eq!(bounded("it is lost", guard.lost()).await, reason);
+    assert_eq!(part.contenders().len(), 1, "not free before the guard is gone");
+    drop(guard);
+    part.is_clear().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_token_of_a_force_release_retires_the_victim_and_nobody_who_waits() {
+    let part = Part::new();
+    let (locks, rival) = (part.locks().await, part.locks().await);
+    let victim = take(&locks).await;
+    let waiter = crate::stage::start_waiting(&rival);
+    until("it stands in line", async || part.contenders().len() == 2).await;
+    let revoked = locks.force_release_now("a", "drained").await.unwrap().unwrap();
+    let next = bounded("the next has it", waiter).await.unwrap().unwrap();
+    assert!(victim.token() < revoked.token && revoked.token <= next.token());
+    assert_eq!(bounded("the victim learns it", victim.lost()).await, Loss::Taken);
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_nobody_renews_ends_though_its_session_lives() {
+    let part = Part::new();
+    let (locks, rival) = (part.locks().await, part.locks().await);
+    // Of the same ttl, so of the same session, which its renewals keep alive.
+    let other = locks.lock("b").ttl(SHORT).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let next = bounded("the lease ends", take(&rival)).await;
+    assert!(guard.state().is_lost());
+    other.check().unwrap();
+    next.release().await.unwrap();
+    other.release().await.unwrap();
+    assert!(matches!(guard.release().await, Err(Error::Lost { why: Loss::Expired, .. })));
+    use_once(&rival).await;
+}

@@ -1,0 +1,73 @@
+//! What operators see and do.
+
+use fencepost::{Error, Loss};
+use fencepost_testkit::zookeeper::Mode;
+
+use crate::stage::{Part, bounded, patient, start_waiting, take, until, use_once};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn show_has_the_whole_line() {
+    let part = Part::new();
+    let (locks, rival) = (part.locks().await, part.locks().await);
+    let held = patient(&locks, "a").note("first").acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for note in ["second", "third"] {
+        let lock = patient(&rival, "a").note(note);
+        waiters.push(tokio::spawn(async move { lock.acquire().await.unwrap().release().await }));
+        until("it stands in line", async || part.contenders().len() == waiters.len() + 1).await;
+    }
+    let holder = locks.show("a").await.unwrap().unwrap();
+    assert_eq!((holder.owner, holder.note.as_deref()), (Some(held.owner()), Some("first")));
+    let queue: Vec<_> = holder.queue.iter().map(|waiting| waiting.note.as_deref()).collect();
+    assert_eq!(queue, [Some("second"), Some("third")]);
+    assert!(holder.queue.iter().all(|waiting| waiting.token > holder.token));
+    assert!(locks.list("").await.unwrap()[0].queue.is_empty());
+    held.release().await.unwrap();
+    for waiter in waiters {
+        bounded("all are served", waiter).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_holder_can_only_be_ended_at_once() {
+    let part = Part::new();
+    let locks = part.locks().await;
+    use_once(&locks).await;
+    let mut foreign = part.server.client();
+    let stem = format!("{}/fencepost/a/5e1f__lock__", part.chroot);
+    let node = foreign.create(&stem, b"me", Mode::EphemeralSequential).unwrap();
+    let error = locks.force_release("a", "x").await.unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }) && error.to_string().contains("--now"), "{error}");
+    assert_eq!(foreign.data(&node).unwrap(), Some(b"me".to_vec()), "left alone");
+    let revoked = locks.force_release_now("a", "x").await.unwrap().unwrap();
+    assert!(revoked.freed && Some(revoked.token) > revoked.holder.token);
+    assert!(take(&locks).await.token() > revoked.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_place_was_taken_away_stands_in_line_again() {
+    let part = Part::new();
+    let (locks, rival) = (part.locks().await, part.locks().await);
+    let held = take(&locks).await;
+    let waiter = start_waiting(&rival);
+    until("it stands in line", async || part.contenders().len() == 2).await;
+    let ours = locks.show("a").await.unwrap().unwrap().queue[0].owner.unwrap().to_string();
+    let node = part.contenders().into_iter().find(|node| node.contains(&ours)).unwrap();
+    assert!(part.server.client().delete(&format!("{}/fencepost/a/{node}", part.chroot)).unwrap());
+    held.release().await.unwrap();
+    let guard = bounded("it is served all the same", waiter).await.unwrap().unwrap();
+    assert_ne!(guard.owner().to_string(), ours);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_does_not_react_loses_a_lock_that_was_asked_back_when_its_lease_ends() {
+    let part = Part::new();
+    let (locks, operator) = (part.locks().await, part.locks().await);
+    let guard = locks.lock("a").ttl(crate::stage::SHORT).acquire().await.unwrap();
+    operator.force_release("a", "drained").await.unwrap().unwrap();
+    // The guard lives on, and with it its session; nobody renews a lock that is lost.
+    let next = bounded("the lease ends", take(&operator)).await;
+    assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "drained".to_owned() });
+    next.release().await.unwrap();
+}
