@@ -60,6 +60,8 @@ mod wait;
 
 pub use backend::{Capabilities, Revoked};
 pub use backends::memory;
+#[cfg(feature = "postgres")]
+pub use backends::postgres;
 #[cfg(feature = "unstable-backend")]
 pub use clock::{Clock, Moment};
 pub use error::{Error, Loss, Result, Risk, Source};

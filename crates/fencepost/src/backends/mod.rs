@@ -10,11 +10,13 @@ use crate::options::check_ttl;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "postgres"))]
 mod batch;
 #[cfg(feature = "file")]
 mod file;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redlock")]
@@ -36,10 +38,12 @@ macro_rules! store {
     }};
 }
 
-fn stores() -> [Row; 6] {
+fn stores() -> [Row; 8] {
     [
         ("file", "file", store!("file", file::connect)),
         ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
+        ("postgres", "postgres", store!("postgres", postgres::connect)),
+        ("postgresql", "postgres", store!("postgres", postgres::connect)),
         ("redis", "redis", store!("redis", redis::connect)),
         ("rediss", "tls", store!("tls", redis::connect)),
         ("redis+unix", "redis", store!("redis", redis::connect)),
@@ -63,6 +67,8 @@ pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
     match url.scheme.as_str() {
         #[cfg(feature = "redlock")]
         "redlock" => redlock::init(url, reconfigure).await,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" if !reconfigure => postgres::init(url).await,
         _ if reconfigure => Err(Error::unsupported(
             format!("reconfiguring a `{}:` store", url.scheme),
             "it has no configuration of its own",

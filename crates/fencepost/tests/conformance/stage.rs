@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, blocking, memory};
-use fencepost_testkit::{LIMIT, redis};
+use fencepost_testkit::{LIMIT, Proxy, postgres, redis};
 use tempfile::TempDir;
 
 /// A ttl that does not end while a test runs: what becomes free before, became free by a release.
@@ -26,6 +26,24 @@ pub(crate) enum Stage {
     File(TempDir),
     Redis(Box<redis::Server>),
     Redlock(Box<redis::Fleet>),
+    Postgres(Box<Database>),
+}
+
+/// A database of its own on the server that all tests share. What a test stops is its link to it.
+pub(crate) struct Database {
+    server: &'static postgres::Server,
+    name: String,
+    proxy: Proxy,
+}
+
+impl Database {
+    pub(crate) fn url(&self) -> String {
+        self.server.url_at(self.proxy.addr(), &self.name)
+    }
+
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        self.server.psql(&self.name, sql)
+    }
 }
 
 impl Stage {
@@ -49,6 +67,12 @@ impl Stage {
         Self::Redlock(Box::new(fleet))
     }
 
+    pub(crate) fn postgres() -> Self {
+        let server = postgres::Server::shared();
+        let (name, proxy) = (server.create_database(), Proxy::start(server.addr()));
+        Self::Postgres(Box::new(Database { server, name, proxy }))
+    }
+
     /// The locks of this store, over a connection of their own.
     pub(crate) async fn locks(&self) -> Locks {
         match self {
@@ -56,6 +80,7 @@ impl Stage {
             Self::File(folder) => Locks::connect(&file_url(folder.path())).await.unwrap(),
             Self::Redis(server) => Locks::connect(&server.url()).await.unwrap(),
             Self::Redlock(fleet) => Locks::connect(&fleet.url_with(REDLOCK)).await.unwrap(),
+            Self::Postgres(database) => Locks::connect(&database.url()).await.unwrap(),
         }
     }
 
@@ -80,6 +105,7 @@ impl Stage {
             Self::File(_) => panic!("a file store cannot be stopped"),
             Self::Redis(server) => server.pause(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::pause),
+            Self::Postgres(database) => database.proxy.stall(),
         }
     }
 
@@ -89,6 +115,7 @@ impl Stage {
             Self::File(_) => {}
             Self::Redis(server) => server.resume(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::resume),
+            Self::Postgres(database) => database.proxy.pass(),
         }
     }
 
@@ -102,6 +129,10 @@ impl Stage {
                 for node in fleet.iter() {
                     node.cli(&["DEL", &format!("lock:{name}")]);
                 }
+            }
+            Self::Postgres(database) => {
+                let sql = format!("DELETE FROM fencepost.locks WHERE name = '{name}' RETURNING 1");
+                assert_eq!(database.psql(&sql), "1");
             }
         }
     }
@@ -120,6 +151,12 @@ impl Stage {
             Self::Redlock(fleet) => {
                 let none = || fleet.iter().all(|node| node.keys_like("lock:*").is_empty());
                 until("no key is left", async || none()).await;
+            }
+            Self::Postgres(database) => {
+                let sql = "SELECT (SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL) + (SELECT count(*) \
+                           FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+                           WHERE l.locktype = 'advisory' AND d.datname = current_database())";
+                until("no row and no advisory lock is left", async || database.psql(sql) == "0").await;
             }
         }
     }
@@ -164,12 +201,12 @@ pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T
 
 /// Makes each `async fn(Stage)` a test on each of the stores.
 macro_rules! on_every_store {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, postgres); )+ };
 }
 
 /// The same where locks are leases, that is, where they can end by time.
 macro_rules! on_stores_with_leases {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock, postgres); )+ };
 }
 
 /// The same on Redis alone.
