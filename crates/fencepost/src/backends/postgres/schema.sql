@@ -115,8 +115,8 @@ DECLARE
 BEGIN
     FOR turn IN 1..3 LOOP
         -- The transaction's lock first: whatever fails below gives it back, and nothing is left with the session.
-        IF CASE WHEN a_two_part THEN pg_try_advisory_xact_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
-                ELSE pg_try_advisory_xact_lock(a_key) END THEN
+        IF (CASE WHEN a_two_part THEN pg_try_advisory_xact_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
+                 ELSE pg_try_advisory_xact_lock(a_key) END) THEN
             -- Re-reads the row under its lock. That a session is allowed to lock twice does not matter here: a lease
             -- of the same session keeps others out as any other does.
             INSERT INTO @schema@.locks AS l (two_part, key, name, token, owner, ends, since, host, process, note,
@@ -361,9 +361,9 @@ DECLARE
 BEGIN
     PERFORM @schema@.check_isolation();
     found_key := @schema@.key_of(a_name);
-    IF NOT CASE WHEN found_key.two_part
-                THEN pg_try_advisory_xact_lock((found_key.key >> 32)::integer, (found_key.key << 32 >> 32)::integer)
-                ELSE pg_try_advisory_xact_lock(found_key.key) END THEN
+    IF NOT (CASE WHEN found_key.two_part
+                 THEN pg_try_advisory_xact_lock((found_key.key >> 32)::integer, (found_key.key << 32 >> 32)::integer)
+                 ELSE pg_try_advisory_xact_lock(found_key.key) END) THEN
         RETURN NULL;
     END IF;
     PERFORM FROM @schema@.locks l
