@@ -227,16 +227,8 @@ async fn ask(
     let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
         [&session.pid, &two_parts, &keys, &owners, &terms, &bound];
     hub.listen_again();
-    let rows = match session.ask(&hub.clock, &session.statements.renew, &arguments).await {
-        Ok(rows) => rows,
-        Err(error) => {
-            // Our locks are with another backend: this session is worth nothing.
-            if error.code().is_some_and(|code| code.code() == "FP001") {
-                session.wire.close();
-            }
-            return Err(hub.config.trouble(error).to_string());
-        }
-    };
+    let rows = session.ask(&hub.clock, &session.statements.renew, &arguments).await;
+    let rows = rows.map_err(|error| hub.config.trouble(error).to_string())?;
     let mut losses = vec![None; bonds.len()];
     for row in rows {
         let place = usize::try_from(row.get::<_, i32>(0)).unwrap_or(0).wrapping_sub(1);

@@ -13,6 +13,8 @@ mod operator;
 mod queue;
 mod schema;
 mod session;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 mod transaction;

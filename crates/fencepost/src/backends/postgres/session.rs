@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
@@ -84,12 +85,20 @@ impl Session {
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let rows = self.wire.client.query(statement, arguments).await;
         *lock(&self.heard) = clock.now();
+        if rows.as_ref().is_err_and(is_another) {
+            self.wire.close();
+        }
         rows
     }
 
     pub(super) fn heard_since(&self, moment: Moment) -> bool {
         *lock(&self.heard) >= moment
     }
+}
+
+/// The session is not what it was: another backend serves it, or somebody has reset it. Its locks are gone.
+fn is_another(error: &tokio_postgres::Error) -> bool {
+    matches!(error.code(), Some(code) if code.code() == "FP001" || *code == SqlState::INVALID_SQL_STATEMENT_NAME)
 }
 
 impl Drop for Session {
