@@ -41,7 +41,8 @@ impl Server {
         SHARED.get_or_init(|| {
             Self::launched(Config::new(), |server| {
                 let template = server.template();
-                let arguments = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "-D"];
+                let arguments =
+                    ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "-D"];
                 done(user_command(&binary("initdb")).args(arguments).arg(&template));
                 copy(&template, &server.data());
             })
@@ -90,7 +91,8 @@ impl Server {
         let (data, folder) = (self.data(), self.folder.path());
         let text = self.config.text(self.port, folder, self.certificates.as_ref());
         fs::write(data.join("fencepost.conf"), text).expect("the folder is writable");
-        fs::write(data.join("postgresql.conf"), "include 'fencepost.conf'\n").expect("the folder is writable");
+        fs::write(data.join("postgresql.conf"), "include 'fencepost.conf'\n")
+            .expect("the folder is writable");
         fs::write(data.join("pg_hba.conf"), config::HBA).expect("the folder is writable");
         for file in ["fencepost.conf", "postgresql.conf", "pg_hba.conf"] {
             give(&data.join(file));
@@ -154,7 +156,8 @@ impl Server {
     }
 
     fn try_psql(&self, database: &str, sql: &str) -> Result<String, String> {
-        let output = self.psql_command(database).args(["-c", sql]).output().expect("psql starts; run `make deps`");
+        let output =
+            self.psql_command(database).args(["-c", sql]).output().expect("psql starts; run `make deps`");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
@@ -227,9 +230,11 @@ impl Server {
 /// A program of the newest PostgreSQL that is installed.
 fn binary(name: &str) -> String {
     let folders = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let newest = folders.max_by_key(|folder| folder.file_name().to_string_lossy().parse::<u32>().unwrap_or(0));
+    let newest =
+        folders.max_by_key(|folder| folder.file_name().to_string_lossy().parse::<u32>().unwrap_or(0));
     let found = newest.map(|folder| folder.path().join("bin").join(name)).filter(|path| path.is_file());
-    let found = found.expect("PostgreSQL is not installed; run `make deps`, or install the Debian package `postgresql`");
+    let found = found
+        .expect("PostgreSQL is not installed; run `make deps`, or install the Debian package `postgresql`");
     found.display().to_string()
 }
 

@@ -56,8 +56,20 @@ impl<'a> Claim<'a> {
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let Key { two_part, number } = self.key;
         let arguments: [&(dyn ToSql + Sync); 14] = [
-            &two_part, &number, &name, &self.owner, &term, &host, &process, &note, &session.id, &hub.channel,
-            &config.delay, &config.sequence, &channel, &again,
+            &two_part,
+            &number,
+            &name,
+            &self.owner,
+            &term,
+            &host,
+            &process,
+            &note,
+            &session.id,
+            &hub.channel,
+            &config.delay,
+            &config.sequence,
+            &channel,
+            &again,
         ];
         let limit = config.timeout.min(self.request.ttl);
         let sent = hub.clock.now();
@@ -214,7 +226,8 @@ async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: 
 /// Who a row says holds the lock: columns 2 to 10 of what `acquire` returns.
 pub(super) fn holder(name: &Name, row: &Row) -> Holder {
     let mut holder = Holder::unknown(name.clone());
-    let number = |column: usize| row.get::<_, Option<i64>>(column).and_then(|number| u64::try_from(number).ok());
+    let number =
+        |column: usize| row.get::<_, Option<i64>>(column).and_then(|number| u64::try_from(number).ok());
     holder.note = row.get::<_, Option<String>>(7).filter(|note| !note.is_empty());
     holder.owner = row.get::<_, Option<&str>>(3).and_then(|owner| owner.parse().ok());
     if holder.owner.is_none() {
@@ -227,7 +240,8 @@ pub(super) fn holder(name: &Name, row: &Row) -> Holder {
     }
     holder.host = row.get(5);
     holder.pid = row.get::<_, Option<i32>>(6).map(i32::cast_unsigned);
-    holder.since = number(8).and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since)));
+    holder.since =
+        number(8).and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since)));
     holder.expires_in = number(9).map(Duration::from_millis);
     holder
 }

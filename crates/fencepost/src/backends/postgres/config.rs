@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn urls_say_where_and_how() {
-        let config = parse("postgresql://ann:pw@h/db?schema=s&timeout=500ms&lock_delay=0&durable=no").unwrap();
+        let config =
+            parse("postgresql://ann:pw@h/db?schema=s&timeout=500ms&lock_delay=0&durable=no").unwrap();
         assert_eq!((config.server.get_user(), config.server.get_dbname()), (Some("ann"), Some("db")));
         assert_eq!(config.server.get_ports(), [5432]);
         assert_eq!((config.schema.as_str(), config.delay, config.durable), ("s", false, false));

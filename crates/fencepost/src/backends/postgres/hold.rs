@@ -130,9 +130,9 @@ pub(super) struct Waiting {
 async fn send(hub: Arc<Hub>, mut batch: Vec<Waiting>) {
     while !batch.is_empty() {
         let bound = batch.iter().find_map(|one| one.bond.session.clone());
-        let (now, later) = batch
-            .into_iter()
-            .partition(|one| one.bond.session.is_none() || bound.as_ref().is_some_and(|session| one.bond.is_on(session)));
+        let (now, later) = batch.into_iter().partition(|one| {
+            one.bond.session.is_none() || bound.as_ref().is_some_and(|session| one.bond.is_on(session))
+        });
         batch = later;
         let session = match bound {
             Some(session) => Ok(session),

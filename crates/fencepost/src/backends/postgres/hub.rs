@@ -98,7 +98,10 @@ impl Hub {
     }
 
     /// Connects on the keeper's runtime, where the connection lives.
-    async fn elsewhere<T: Send + 'static, F>(self: &Arc<Self>, connect: impl FnOnce(Arc<Self>) -> F) -> Result<T>
+    async fn elsewhere<T: Send + 'static, F>(
+        self: &Arc<Self>,
+        connect: impl FnOnce(Arc<Self>) -> F,
+    ) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
@@ -115,7 +118,9 @@ impl Hub {
         let limit = self.config.timeout;
         match tokio::time::timeout(limit, future).await {
             Ok(out) => Ok(out),
-            Err(_) => Err(self.config.unavailable(format!("no answer within {}", crate::format_duration(limit)))),
+            Err(_) => {
+                Err(self.config.unavailable(format!("no answer within {}", crate::format_duration(limit))))
+            }
         }
     }
 

@@ -95,7 +95,17 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_a_key_is_a_name() {
-        for name in ["pg:", "pg:x", "pg:1,2,3", "pg:1,", "pg:9223372036854775808", "pg:1,2147483648", "pg:+1", "pg: 1", "1"] {
+        for name in [
+            "pg:",
+            "pg:x",
+            "pg:1,2,3",
+            "pg:1,",
+            "pg:9223372036854775808",
+            "pg:1,2147483648",
+            "pg:+1",
+            "pg: 1",
+            "1",
+        ] {
             assert_eq!(Key::spelled_out(name), None, "{name}");
         }
         assert_ne!(Key::of("fencepost", "a"), Key::of("other", "a"));

@@ -69,7 +69,12 @@ impl Hub {
         Ok(rows.iter().map(|row| (text(row, 0), text(row, 1))).collect())
     }
 
-    pub(super) async fn force_release(self: &Arc<Self>, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
+    pub(super) async fn force_release(
+        self: &Arc<Self>,
+        name: &Name,
+        reason: &str,
+        now: bool,
+    ) -> Result<Option<Revoked>> {
         let key = Key::of(&self.config.schema, name.as_str());
         // The holder may change between the look and the revocation; then look again.
         for _ in 0..8 {
@@ -107,7 +112,8 @@ impl Hub {
             let waited = self.clock.now().since(start);
             if waited > MANNERS && !ended {
                 ended = true;
-                let others = "SELECT name FROM @schema@.locks WHERE session = $1 AND owner IS NOT NULL ORDER BY 1";
+                let others =
+                    "SELECT name FROM @schema@.locks WHERE session = $1 AND owner IS NOT NULL ORDER BY 1";
                 let rows = self.query(others, &[&session]).await?;
                 let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
                 tracing::warn!(%name, session, others = ?names, "the holder does not let go; its session is ended");
@@ -136,7 +142,13 @@ impl Hub {
     }
 
     /// Takes a lock from a session that has the advisory lock and no lease.
-    async fn end_foreign(self: &Arc<Self>, name: &Name, key: Key, holder: Holder, now: bool) -> Result<Revoked> {
+    async fn end_foreign(
+        self: &Arc<Self>,
+        name: &Name,
+        key: Key,
+        holder: Holder,
+        now: bool,
+    ) -> Result<Revoked> {
         if !now {
             return Err(Error::unsupported(
                 format!("asking the foreign holder of lock `{name}` to let go"),

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use fencepost_testkit::{LIMIT, postgres::Server};
 
+use super::Store;
 use super::config::Config;
 use super::hub::Hub;
 use super::key::Key;
-use super::Store;
 use crate::url::StoreUrl;
 use crate::{Guard, Locks, Loss, State};
 
@@ -64,7 +64,18 @@ async fn a_name_has_the_same_key_here_and_in_sql() {
     let database = server.create_database();
     let (hub, _locks) = hub(&database).await;
     let session = hub.session().await.unwrap();
-    for name in ["a", "ä/ö", "pg:12345", "pg:-1", "pg:1,42", "pg:-1,-42", "pg:x", "pg:1,", "pg:9223372036854775808", "pg:+1"] {
+    for name in [
+        "a",
+        "ä/ö",
+        "pg:12345",
+        "pg:-1",
+        "pg:1,42",
+        "pg:-1,-42",
+        "pg:x",
+        "pg:1,",
+        "pg:9223372036854775808",
+        "pg:+1",
+    ] {
         let sql = hub.config.sql("SELECT two_part, key FROM @schema@.key_of($1)");
         let row = session.wire.client.query_one(&sql, &[&name]).await.unwrap();
         let key = Key::of(&hub.config.schema, name);

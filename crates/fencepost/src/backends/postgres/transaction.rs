@@ -18,7 +18,10 @@ use crate::{Error, FencingToken, Name, Result};
 /// # Errors
 /// [`Config`](Error::Config) unless the transaction is READ COMMITTED: an older snapshot would not show what the last
 /// holder has written. [`Unavailable`](Error::Unavailable) if a timeout ended the wait.
-pub async fn lock_in_transaction(transaction: &Transaction<'_>, name: impl Into<String>) -> Result<FencingToken> {
+pub async fn lock_in_transaction(
+    transaction: &Transaction<'_>,
+    name: impl Into<String>,
+) -> Result<FencingToken> {
     let name = Name::new(&name.into())?;
     match ask(transaction, "SELECT @schema@.lock_in_transaction($1)", &name).await? {
         Some(token) => Ok(token),
@@ -42,9 +45,10 @@ async fn ask(transaction: &Transaction<'_>, sql: &str, name: &Name) -> Result<Op
     let config = Config::from_url(StoreUrl::parse("postgres://transaction")?)?;
     let text = name.as_str();
     let refused = |error: tokio_postgres::Error| match error.as_db_error() {
-        Some(refusal) if refusal.code().code() == "FP002" => {
-            Error::config(format!("{}; begin the transaction with ISOLATION LEVEL READ COMMITTED", refusal.message()))
-        }
+        Some(refusal) if refusal.code().code() == "FP002" => Error::config(format!(
+            "{}; begin the transaction with ISOLATION LEVEL READ COMMITTED",
+            refusal.message()
+        )),
         _ => config.trouble(error),
     };
     // Typed, so that a pool in transaction mode sees nothing but this one statement.

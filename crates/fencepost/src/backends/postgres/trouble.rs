@@ -20,15 +20,13 @@ impl Config {
             };
         };
         match *refusal.code() {
-            SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Error::config(format!(
-                "{} refuses the user or the password: {}",
-                self.label,
-                refusal.message()
-            )),
+            SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Error::config(
+                format!("{} refuses the user or the password: {}", self.label, refusal.message()),
+            ),
             SqlState::INSUFFICIENT_PRIVILEGE => self.missing_right(refusal),
-            SqlState::INVALID_CATALOG_NAME | SqlState::READ_ONLY_SQL_TRANSACTION | SqlState::UNDEFINED_TABLE => {
-                Error::config(format!("{}: {}", self.label, refusal.message()))
-            }
+            SqlState::INVALID_CATALOG_NAME
+            | SqlState::READ_ONLY_SQL_TRANSACTION
+            | SqlState::UNDEFINED_TABLE => Error::config(format!("{}: {}", self.label, refusal.message())),
             ref code if code.code() == "FP001" => Error::config(format!(
                 "{}: {}: something in between shares connections; {FIX}",
                 self.label,

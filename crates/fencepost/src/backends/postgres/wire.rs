@@ -21,7 +21,8 @@ pub(super) struct Wire {
     process: u32,
 }
 
-type Messages = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> + Send>;
+type Messages =
+    Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> + Send>;
 
 impl Wire {
     /// Connects. Called on the keeper's runtime.
@@ -102,7 +103,8 @@ async fn backend(client: &Client) -> Result<Option<String>, tokio_postgres::Erro
 /// open either gets the first one's backend, or forces the first one to another.
 pub(super) async fn refuse_pools(config: &Config, session: &Client, other: &Client) -> Result<()> {
     let trouble = |error| config.trouble(error);
-    let pooled = |how: &str| Error::config(format!("{} is a pool that {how} session locks; {FIX}", config.label));
+    let pooled =
+        |how: &str| Error::config(format!("{} is a pool that {how} session locks; {FIX}", config.label));
     let own = backend(session).await.map_err(trouble)?;
     other.simple_query("BEGIN").await.map_err(|_| pooled("knows no transactions and no"))?;
     for _ in 0..3 {
@@ -116,7 +118,8 @@ pub(super) async fn refuse_pools(config: &Config, session: &Client, other: &Clie
 /// Sets what a session needs, where the server knows it, whatever its defaults are. Returns its identity.
 pub(super) async fn set_up(config: &Config, client: &Client) -> Result<(i32, String)> {
     let (seconds, half) = (KEEPALIVE.as_secs().to_string(), (KEEPALIVE / 2).as_secs().to_string());
-    let (timeout, user_timeout) = (config.timeout.as_millis().to_string(), USER_TIMEOUT.as_millis().to_string());
+    let (timeout, user_timeout) =
+        (config.timeout.as_millis().to_string(), USER_TIMEOUT.as_millis().to_string());
     let mut settings = vec![
         ("default_transaction_isolation", "read committed"),
         ("default_transaction_read_only", "off"),
@@ -145,7 +148,10 @@ pub(super) async fn set_up(config: &Config, client: &Client) -> Result<(i32, Str
                FROM pg_stat_activity WHERE pid = pg_backend_pid()";
     let row = client.query_one(who, &[]).await.map_err(trouble)?;
     if row.get(2) {
-        return Err(Error::config(format!("{} is a standby, which grants no locks; name the primary", config.label)));
+        return Err(Error::config(format!(
+            "{} is a standby, which grants no locks; name the primary",
+            config.label
+        )));
     }
     Ok((row.get(0), row.get(1)))
 }
