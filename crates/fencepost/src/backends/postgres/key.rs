@@ -1,8 +1,11 @@
 //! Which advisory lock stands for a name.
 
 use std::fmt;
+use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
+
+use crate::{Error, Result};
 
 /// A key of `pg_advisory_lock`, for locks that code which calls it directly shall respect. It is a name like any other, `pg:12345` or
 /// `pg:1,42`, so everything that takes a name takes a key:
@@ -51,6 +54,21 @@ impl From<Key> for String {
     }
 }
 
+impl FromStr for Key {
+    type Err = Error;
+
+    /// Reads `12345` or `1,42`, with or without `pg:` in front.
+    fn from_str(text: &str) -> Result<Self> {
+        let numbers = text.strip_prefix("pg:").unwrap_or(text);
+        Self::spelled_out(&format!("pg:{numbers}")).ok_or_else(|| {
+            Error::invalid(format!(
+                "`{text}` is not a key of an advisory lock; write a 64-bit number, as in `12345`, or two 32-bit numbers, \
+                 as in `1,42`"
+            ))
+        })
+    }
+}
+
 impl Key {
     /// The key of a name: what the name says, or a hash of it and the schema, which is a space of names of its own.
     pub(super) fn of(schema: &str, name: &str) -> Self {
@@ -91,6 +109,9 @@ mod tests {
         assert_eq!(Key::from((1, 42)).to_string(), "pg:1,42");
         assert_eq!(Key::from((-1, -1)).number, -1);
         assert_ne!(Key::from((0, 7)), Key::from(7));
+        assert_eq!("1,42".parse::<Key>().unwrap(), Key::from((1, 42)));
+        assert_eq!("pg:-5".parse::<Key>().unwrap(), Key::from(-5));
+        assert!(matches!("five".parse::<Key>(), Err(Error::Invalid { .. })));
     }
 
     #[test]
