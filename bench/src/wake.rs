@@ -17,18 +17,18 @@ use crate::raw::{self, Token};
 use crate::rounds::{Slice, report_times};
 
 /// Hand-overs by each process in one round.
-const TURNS: usize = 40;
+pub(crate) const TURNS: usize = 40;
 
 /// Long enough that the other process waits before the release.
-const HOLD: Duration = Duration::from_millis(2);
+pub(crate) const HOLD: Duration = Duration::from_millis(2);
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// Writes down one turn.
-fn note(acquired: u64, released: u64) {
+pub(crate) fn note(acquired: u64, released: u64) {
     println!("{acquired} {released}");
 }
 
@@ -92,6 +92,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) {
                 std::thread::yield_now();
             }
         }
+        "notify" => crate::postgres::play(target, side),
         other => panic!("{other} is not a part to play"),
     }
 }
@@ -106,7 +107,7 @@ fn start(role: &str, target: &str, side: usize) -> Child {
 }
 
 /// Lets two processes pass a lock to and fro, and returns the gaps between them.
-fn gaps(role: &str, target: &str) -> Slice {
+pub(crate) fn gaps(role: &str, target: &str) -> Slice {
     let mut children = [start(role, target, 0), start(role, target, 1)];
     let mut readers: Vec<_> =
         children.iter_mut().map(|child| BufReader::new(child.stdout.take().expect("its output"))).collect();
@@ -134,7 +135,10 @@ fn gaps(role: &str, target: &str) -> Slice {
     let mut slice = Slice::default();
     for pair in turns.windows(2) {
         let ((_, released, before), (acquired, _, after)) = (pair[0], pair[1]);
-        assert!(acquired >= released || role == "token", "two processes held the lock at once");
+        assert!(
+            acquired >= released || matches!(role, "token" | "notify"),
+            "two processes held the lock at once"
+        );
         if before != after {
             slice.times.push(Duration::from_nanos(acquired.saturating_sub(released)));
         }

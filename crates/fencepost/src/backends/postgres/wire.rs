@@ -136,13 +136,13 @@ pub(super) async fn set_up(config: &Config, client: &Client) -> Result<(i32, Str
         ("plan_cache_mode", "force_generic_plan"),
         ("jit", "off"),
     ];
-    if !config.durable {
-        settings.push(("synchronous_commit", "off"));
-    }
+    // A server that is set to forget by itself is told otherwise; one that waits for its standbys goes on doing so.
+    settings.push(("synchronous_commit", if config.durable { "on" } else { "off" }));
     let (names, values): (Vec<&str>, Vec<&str>) = settings.into_iter().unzip();
     let trouble = |error| config.trouble(error);
     let set = "SELECT set_config(v.name, v.value, false) FROM unnest($1::text[], $2::text[]) v (name, value) \
-               JOIN pg_settings s ON s.name = v.name";
+               JOIN pg_settings s ON s.name = v.name \
+               WHERE v.name <> 'synchronous_commit' OR v.value = 'off' OR s.setting = 'off'";
     client.query(set, &[&names, &values]).await.map_err(trouble)?;
     let who = "SELECT pg_backend_pid(), format('%s %s', pid, extract(epoch FROM backend_start)), pg_is_in_recovery() \
                FROM pg_stat_activity WHERE pid = pg_backend_pid()";
