@@ -15,7 +15,7 @@ use crate::wake::{HOLD, TURNS, gaps, note, now};
 
 pub(crate) fn run(rounds: usize) {
     let server = Server::config().fsync().start();
-    for (what, parameter) in [("durable", ""), ("not durable", "?durable=no")] {
+    for (what, parameter) in [("default", ""), ("durable", "?durable=yes")] {
         let database = server.create_database();
         let url = format!("{}{parameter}", server.url(&database));
         cycles(&url, &server.url(&database), what, rounds);
@@ -67,7 +67,7 @@ impl Bare {
             client.batch_execute("SET synchronous_commit = off").await.expect("a setting");
         }
         let acquire = "SELECT * FROM fencepost.acquire(false, $1, 'bare', 'bare', 30000, 'host', 1, '', 'session', 'channel', \
-                       true, NULL, NULL, false)";
+                       true, NULL, NULL)";
         let release = "SELECT * FROM fencepost.release(false, $1, 'bare', true, NULL)";
         let acquire = client.prepare(acquire).await.expect("a statement");
         let release = client.prepare(release).await.expect("a statement");

@@ -6,10 +6,11 @@ use fencepost_testkit::postgres::Server;
 use crate::stage::{LONG, bounded, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_ends_sessions_and_keeps_leases_and_tokens() {
+async fn a_crash_ends_sessions_and_keeps_what_was_durable() {
     let mut server = Server::config().fsync().start();
     let database = server.create_database();
-    let locks = Locks::connect(&server.url(&database)).await.unwrap();
+    let url = format!("{}?durable=yes", server.url(&database));
+    let locks = Locks::connect(&url).await.unwrap();
     let mut last = None;
     for _ in 0..3 {
         let guard = take(&locks, "a").await;
@@ -20,7 +21,7 @@ async fn a_crash_ends_sessions_and_keeps_leases_and_tokens() {
         assert!(matches!(error, Error::Unavailable { .. }), "{error}");
         server.restart();
         // Its last grant was on disk before it was told.
-        let rival = Locks::connect(&server.url(&database)).await.unwrap();
+        let rival = Locks::connect(&url).await.unwrap();
         assert!(rival.lock("a").try_acquire().await.unwrap().is_none());
         let holder = rival.show("a").await.unwrap().unwrap();
         assert_eq!((holder.owner, holder.token), (Some(guard.owner()), Some(guard.token())));
@@ -34,7 +35,7 @@ async fn a_crash_ends_sessions_and_keeps_leases_and_tokens() {
 async fn a_crash_may_lose_a_grant_that_was_not_durable_and_still_no_token_repeats() {
     let mut server = Server::start();
     let database = server.create_database();
-    let url = format!("{}?durable=no", server.url(&database));
+    let url = server.url(&database);
     let mut last = None;
     for _ in 0..3 {
         let locks = Locks::connect(&url).await.unwrap();

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -23,9 +24,9 @@ const RECHECK: Duration = Duration::from_secs(1);
 const RECHECK_FOREIGN: Duration = Duration::from_millis(250);
 const RECHECK_MOVING: Duration = Duration::from_millis(50);
 
-pub(super) struct Claim<'a> {
-    hub: &'a Arc<Hub>,
-    request: &'a Request,
+pub(super) struct Claim {
+    hub: Arc<Hub>,
+    request: Request,
     key: Key,
     owner: String,
     place: Option<Place>,
@@ -39,23 +40,24 @@ pub(super) enum Said {
     Busy { holder: Holder, again_in: Duration },
 }
 
-impl<'a> Claim<'a> {
-    pub(super) fn new(hub: &'a Arc<Hub>, request: &'a Request) -> Self {
+impl Claim {
+    pub(super) fn new(hub: &Arc<Hub>, request: &Request) -> Self {
         let key = Key::of(&hub.config.schema, request.name.as_str());
-        Self { hub, request, key, owner: request.owner.to_string(), place: None, asked: None }
+        let (hub, owner) = (hub.clone(), request.owner.to_string());
+        Self { hub, request: request.clone(), key, owner, place: None, asked: None }
     }
 
     /// Asks for the lock once.
     pub(super) async fn ask(&mut self) -> Result<Said> {
-        let (hub, config) = (self.hub, &self.hub.config);
+        let hub = self.hub.clone();
+        let config = &hub.config;
         let session = hub.session().await?;
         let channel = self.place.as_ref().map(|_| hub.channel.as_str());
-        let again = self.place.as_ref().is_some_and(Place::is_registered);
         let name = self.request.name.as_str();
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let Key { two_part, number } = self.key;
-        let arguments: [&(dyn ToSql + Sync); 14] = [
+        let arguments: [&(dyn ToSql + Sync); 13] = [
             &two_part,
             &number,
             &name,
@@ -69,7 +71,6 @@ impl<'a> Claim<'a> {
             &config.delay,
             &config.sequence,
             &channel,
-            &again,
         ];
         let limit = config.timeout.min(self.request.ttl);
         let sent = hub.clock.now();
@@ -126,28 +127,57 @@ impl<'a> Claim<'a> {
     }
 
     /// Waits until the lock is ours: at the server, or behind others of this process who wait there.
-    pub(super) async fn wait(&mut self) -> Result<Grant> {
+    pub(super) async fn acquire(mut self) -> Result<Grant> {
         self.place = Some(self.hub.queue.join(self.key));
+        let pause = match self.ask_in_turn().await? {
+            Turn::Granted(grant) => return Ok(grant),
+            Turn::Wait(pause) => pause,
+        };
+        // The rest on the keeper's thread, where news arrive: they need not go through the caller's to become a request.
+        let keeper = self.hub.keeper();
+        let task = keeper.runtime().spawn(async move {
+            let hub = self.hub.clone();
+            self.wait(pause).await.map(|grant| Fresh { hub, grant: Some(grant) })
+        });
+        let mut waiting = Waiting(task);
+        match (&mut waiting.0).await {
+            Ok(granted) => granted?.take(),
+            Err(_) => Err(Error::Unavailable {
+                store: "(this process)".to_owned(),
+                source: "the thread that waits has ended".into(),
+            }),
+        }
+    }
+
+    async fn wait(mut self, mut pause: Option<Duration>) -> Result<Grant> {
         loop {
-            let mut again_in = None;
-            if self.place.as_ref().is_some_and(Place::is_first) {
-                self.hub.listen_again();
-                match self.ask().await? {
-                    Said::Granted(grant) => return Ok(grant),
-                    Said::Busy { holder, again_in: pause } => {
-                        again_in = Some(pause);
-                        if let Some(place) = &self.place {
-                            place.register(true);
-                            place.saw(&holder);
-                        }
-                        self.request.seen.note(holder);
-                    }
-                }
-            }
             let Some(place) = &self.place else { return Err(self.hub.config.unavailable("nobody waits")) };
-            match again_in {
+            match pause {
                 Some(pause) => drop(tokio::time::timeout(pause, place.news()).await),
                 None => place.news().await,
+            }
+            match self.ask_in_turn().await? {
+                Turn::Granted(grant) => return Ok(grant),
+                Turn::Wait(next) => pause = next,
+            }
+        }
+    }
+
+    /// Asks, if this is the first of those who wait here.
+    async fn ask_in_turn(&mut self) -> Result<Turn> {
+        if !self.place.as_ref().is_some_and(Place::is_first) {
+            return Ok(Turn::Wait(None));
+        }
+        self.hub.listen_again();
+        match self.ask().await? {
+            Said::Granted(grant) => Ok(Turn::Granted(grant)),
+            Said::Busy { holder, again_in } => {
+                if let Some(place) = &self.place {
+                    place.register();
+                    place.saw(&holder);
+                }
+                self.request.seen.note(holder);
+                Ok(Turn::Wait(Some(again_in)))
             }
         }
     }
@@ -159,18 +189,56 @@ impl<'a> Claim<'a> {
             source: format!("{token} is not a token").into(),
         })?;
         self.asked = None;
-        if let Some(place) = self.place.take() {
-            place.register(false);
+        if self.place.take().is_some_and(Place::leave) {
+            leave(&self.hub, self.key);
         }
-        let Request { name, owner, ttl, signal, .. } = self.request;
+        let Request { name, owner, ttl, signal, .. } = &self.request;
         let until = sent.plus(*ttl);
         let bond = Bond::new(self.key, name.clone(), *owner, signal.clone(), Some(session.clone()), until);
-        let hold = Held::new(self.hub, bond);
+        let hold = Held::new(&self.hub, bond);
         Ok(Grant { owner: *owner, token, sent, term: Some(*ttl), pushed: false, hold })
     }
 }
 
-impl Drop for Claim<'_> {
+/// What asking came to: the lock, or a pause until it is time to ask again; none behind others who will.
+enum Turn {
+    Granted(Grant),
+    Wait(Option<Duration>),
+}
+
+/// A task that ends with whoever waits for it.
+struct Waiting(JoinHandle<Result<Fresh>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A grant on its way to the caller. If that is gone, it is given back.
+struct Fresh {
+    hub: Arc<Hub>,
+    grant: Option<Grant>,
+}
+
+impl Fresh {
+    fn take(mut self) -> Result<Grant> {
+        self.grant.take().ok_or_else(|| self.hub.config.unavailable("the lock went to somebody else"))
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let Some(grant) = self.grant.take() else { return };
+        self.hub.keeper().spawn(async move {
+            if let Err(error) = grant.hold.release().await {
+                tracing::debug!(%error, "giving back a lock that nobody waits for failed");
+            }
+        });
+    }
+}
+
+impl Drop for Claim {
     fn drop(&mut self) {
         let (hub, key) = (self.hub.clone(), self.key);
         if let Some(place) = self.place.take() {
@@ -184,7 +252,7 @@ impl Drop for Claim<'_> {
         }
         if let Some(session) = self.asked.take() {
             let (owner, ttl) = (self.owner.clone(), self.request.ttl);
-            self.hub.keeper.spawn(async move { undo(&hub, &session, key, &owner, ttl).await });
+            self.hub.keeper().spawn(async move { undo(&hub, &session, key, &owner, ttl).await });
         }
     }
 }
@@ -192,7 +260,7 @@ impl Drop for Claim<'_> {
 /// Tells the server that nobody of this process waits any more. If that fails, the entry ends by itself.
 fn leave(hub: &Arc<Hub>, key: Key) {
     let hub = hub.clone();
-    hub.keeper.clone().spawn(async move {
+    hub.keeper().spawn(async move {
         let Some(session) = hub.current() else { return };
         let arguments: [&(dyn ToSql + Sync); 3] = [&key.two_part, &key.number, &hub.channel];
         let _ = session.ask(&hub.clock, &session.statements.leave, &arguments).await;

@@ -26,7 +26,7 @@ pub(super) struct Config {
     pub(super) timeout: Duration,
     /// A lease outlives its session.
     pub(super) delay: bool,
-    /// A grant is on disk before it is told.
+    /// A grant or renewal is on disk before it is told.
     pub(super) durable: bool,
     pub(super) sequence: Option<String>,
     pub(super) tls: Option<TlsFiles>,
@@ -52,7 +52,7 @@ impl Config {
             return Err(Error::invalid("parameter `schema` is a name of 1 to 63 bytes"));
         }
         let delay = url.take_choice("lock_delay", &[("lease", true), ("0", false)])?.unwrap_or(true);
-        let durable = url.take_choice("durable", &[("yes", true), ("no", false)])?.unwrap_or(true);
+        let durable = url.take_choice("durable", &[("yes", true), ("no", false)])?.unwrap_or(false);
         let sequence = url.take("sequence").filter(|name| !name.is_empty());
         let tls = Self::tls(&mut url)?;
         let server = Self::server(&mut url, tls.is_some())?;
@@ -141,14 +141,14 @@ mod tests {
     #[test]
     fn urls_say_where_and_how() {
         let config =
-            parse("postgresql://ann:pw@h/db?schema=s&timeout=500ms&lock_delay=0&durable=no").unwrap();
+            parse("postgresql://ann:pw@h/db?schema=s&timeout=500ms&lock_delay=0&durable=yes").unwrap();
         assert_eq!((config.server.get_user(), config.server.get_dbname()), (Some("ann"), Some("db")));
         assert_eq!(config.server.get_ports(), [5432]);
-        assert_eq!((config.schema.as_str(), config.delay, config.durable), ("s", false, false));
+        assert_eq!((config.schema.as_str(), config.delay, config.durable), ("s", false, true));
         assert!(config.tls.is_none() && !format!("{config:?}").contains("pw"));
         let config = parse("postgres://a:1,b:2/db").unwrap();
         assert_eq!(config.server.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
-        assert_eq!((config.schema.as_str(), config.delay, config.durable), ("fencepost", true, true));
+        assert_eq!((config.schema.as_str(), config.delay, config.durable), ("fencepost", true, false));
         assert_eq!(parse("postgres:///db?host=/run/p&port=5433").unwrap().server.get_ports(), [5433]);
     }
 

@@ -40,7 +40,7 @@ impl Hold for Held {
         let (result, answer) = oneshot::channel();
         let hub = self.hub.clone();
         self.hub.renewals.send(Waiting { bond: self.bond.clone(), term, result }, move |batch| {
-            hub.keeper.spawn(send(hub.clone(), batch));
+            hub.keeper().spawn(send(hub.clone(), batch));
         });
         answer.await.unwrap_or_else(|_| Err(self.hub.config.unavailable("the thread that renews has ended")))
     }
@@ -195,7 +195,7 @@ async fn send_over(hub: &Arc<Hub>, session: &Arc<Session>, batch: Vec<Waiting>) 
 /// Asks the server whether the locks of a session are still there, without renewing them.
 pub(super) fn look_after(hub: &Arc<Hub>, session: &Arc<Session>, bonds: Vec<Arc<Bond>>) {
     let (hub, session) = (hub.clone(), session.clone());
-    hub.keeper.clone().spawn(async move {
+    hub.keeper().spawn(async move {
         let sent = hub.clock.now();
         let terms = vec![None; bonds.len()];
         match hub.in_time(ask(&hub, &session, &bonds, &terms)).await {

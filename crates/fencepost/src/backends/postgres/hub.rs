@@ -23,7 +23,7 @@ use crate::{Loss, Owner, Result};
 pub(super) struct Hub {
     pub(super) config: Config,
     pub(super) clock: Clock,
-    pub(super) keeper: Arc<Keeper>,
+    keeper: Arc<Keeper>,
     /// Where the server tells us something.
     pub(super) channel: String,
     pub(super) queue: Arc<Queue>,
@@ -52,6 +52,11 @@ impl Hub {
         }))
     }
 
+    /// The keeper of this process: a forked child has one of its own.
+    pub(super) fn keeper(&self) -> Arc<Keeper> {
+        Keeper::of(&self.clock).unwrap_or_else(|_| self.keeper.clone())
+    }
+
     /// The session, made anew if it has ended.
     pub(super) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
         match self.current() {
@@ -71,7 +76,7 @@ impl Hub {
     /// Makes the schema if it is missing, and says whether it was.
     pub(super) async fn make_schema(self: &Arc<Self>) -> Result<bool> {
         let make = async |hub: Arc<Self>| {
-            let wire = Wire::open(&hub.config, &hub.keeper, |_| {}).await?;
+            let wire = Wire::open(&hub.config, &hub.keeper(), |_| {}).await?;
             hub.config.ensure_schema(&wire.client).await
         };
         self.elsewhere(|hub| async move { make(hub).await }).await
@@ -81,7 +86,7 @@ impl Hub {
     pub(super) fn listen_again(self: &Arc<Self>) {
         if self.listening().is_none() {
             let hub = self.clone();
-            self.keeper.spawn(async move {
+            self.keeper().spawn(async move {
                 if let Err(error) = hub.listen().await {
                     tracing::debug!(%error, "the store does not tell us news for now");
                 }
@@ -105,9 +110,7 @@ impl Hub {
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        // A forked child has a keeper of its own.
-        let keeper = Keeper::of(&self.clock)?;
-        match self.in_time(keeper.carry_out(connect(self.clone()))).await? {
+        match self.in_time(self.keeper().carry_out(connect(self.clone()))).await? {
             Some(connected) => connected,
             None => Err(self.config.unavailable("the thread that connects has ended")),
         }
@@ -129,7 +132,7 @@ impl Hub {
         if let Some(session) = self.current() {
             return Ok(session);
         }
-        let keeper = Keeper::of(&self.clock)?;
+        let keeper = self.keeper();
         let open = async {
             let (wire, listener) =
                 tokio::try_join!(Wire::open(&self.config, &keeper, |_| {}), self.open_listener(&keeper))?;
@@ -154,7 +157,7 @@ impl Hub {
         if let Some(wire) = self.listening() {
             return Ok(wire);
         }
-        let keeper = Keeper::of(&self.clock)?;
+        let keeper = self.keeper();
         let open = async {
             let wire = self.open_listener(&keeper).await?;
             self.config.ensure_schema(&wire.client).await?;
@@ -199,7 +202,7 @@ impl Hub {
         if what == "taken" {
             // The next holder waits for our advisory lock alone.
             let hub = self.clone();
-            self.keeper.spawn(async move {
+            self.keeper().spawn(async move {
                 if let Err(error) = hold::release(&hub, &bond).await {
                     tracing::debug!(name = %bond.name, %error, "letting go failed");
                 }

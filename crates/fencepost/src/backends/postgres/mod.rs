@@ -74,7 +74,7 @@ impl Backend for Store {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
-        Claim::new(&self.0, request).wait().await
+        Claim::new(&self.0, request).acquire().await
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {

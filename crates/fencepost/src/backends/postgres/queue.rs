@@ -85,13 +85,9 @@ impl Place {
         self.news.notified().await;
     }
 
-    /// Whether the server knows that this process waits.
-    pub(super) fn is_registered(&self) -> bool {
-        self.with(|line| line.registered)
-    }
-
-    pub(super) fn register(&self, registered: bool) {
-        self.with(|line| line.registered = registered);
+    /// The server knows that this process waits.
+    pub(super) fn register(&self) {
+        self.with(|line| line.registered = true);
     }
 
     /// Notes for all who wait here whom the server says holds the lock.
@@ -141,9 +137,9 @@ mod tests {
         queue.hint(Key::from(1));
         queue.hint(Key::from(2));
         assert!(has_news(&one) && !has_news(&two));
-        one.register(true);
+        one.register();
         assert!(!one.leave(), "another one waits here");
-        assert!(two.is_first() && has_news(&two) && two.is_registered());
+        assert!(two.is_first() && has_news(&two));
         assert!(two.leave(), "the server has to be told");
         assert!(lock(&queue.0).is_empty());
     }

@@ -101,11 +101,11 @@ $$;
 --   held      by a lease, of which o_left milliseconds are left
 --   foreign   by a session that has the advisory lock and no lease
 --   moving    by nobody we can name: it is changing hands, or a transaction has it
--- With a_channel, the caller waits and is told there; a_again says that it has waited before.
+-- With a_channel, the caller waits and is told there.
 CREATE OR REPLACE FUNCTION @schema@.acquire(
     a_two_part boolean, a_key bigint, a_name text, a_owner text, a_term bigint,
     a_host text, a_process integer, a_note text, a_session text, a_own_channel text,
-    a_delay boolean, a_sequence text, a_channel text, a_again boolean,
+    a_delay boolean, a_sequence text, a_channel text,
     OUT o_token bigint, OUT o_state text, OUT o_name text, OUT o_owner text, OUT o_holder_token bigint,
     OUT o_host text, OUT o_process integer, OUT o_note text, OUT o_since bigint, OUT o_left bigint, OUT o_revoked text
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -117,27 +117,31 @@ BEGIN
         -- The transaction's lock first: whatever fails below gives it back, and nothing is left with the session.
         IF (CASE WHEN a_two_part THEN pg_try_advisory_xact_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
                  ELSE pg_try_advisory_xact_lock(a_key) END) THEN
-            -- Re-reads the row under its lock. That a session is allowed to lock twice does not matter here: a lease
-            -- of the same session keeps others out as any other does.
-            INSERT INTO @schema@.locks AS l (two_part, key, name, token, owner, ends, since, host, process, note,
-                                           session, channel, delay, revoked)
-            VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), a_owner,
-                    clock_timestamp() + a_term * interval '1 millisecond', clock_timestamp(), a_host, a_process, a_note,
-                    a_session, a_own_channel, a_delay, NULL)
-            ON CONFLICT (two_part, key) DO UPDATE
-            SET name = excluded.name, token = greatest(l.token + 1, excluded.token), owner = excluded.owner,
+            -- Re-reads the row under its lock. That a session may lock twice does not matter here: a lease of the same
+            -- session keeps others out as any other does.
+            UPDATE @schema@.locks l
+            SET name = a_name, token = @schema@.next_token(l.token, a_sequence), owner = a_owner,
                 ends = clock_timestamp() + a_term * interval '1 millisecond', since = clock_timestamp(),
-                host = excluded.host, process = excluded.process, note = excluded.note, session = excluded.session,
-                channel = excluded.channel, delay = excluded.delay, revoked = NULL
-            WHERE l.owner IS NULL OR l.ends <= clock_timestamp() OR (NOT l.delay AND l.session <> a_session)
+                host = a_host, process = a_process, note = a_note, session = a_session, channel = a_own_channel,
+                delay = a_delay, revoked = NULL
+            WHERE l.two_part = a_two_part AND l.key = a_key
+              AND (l.owner IS NULL OR l.ends <= clock_timestamp() OR (NOT l.delay AND l.session <> a_session))
             RETURNING l.token INTO o_token;
+            IF NOT FOUND THEN
+                INSERT INTO @schema@.locks AS l (two_part, key, name, token, owner, ends, since, host, process, note,
+                                               session, channel, delay)
+                VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), a_owner,
+                        clock_timestamp() + a_term * interval '1 millisecond', clock_timestamp(), a_host, a_process,
+                        a_note, a_session, a_own_channel, a_delay)
+                ON CONFLICT DO NOTHING
+                RETURNING l.token INTO o_token;
+            END IF;
             IF FOUND THEN
                 -- Certain to succeed: the transaction has it.
-                PERFORM CASE WHEN a_two_part THEN pg_try_advisory_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
-                             ELSE pg_try_advisory_lock(a_key) END;
-                IF a_again THEN
-                    DELETE FROM @schema@.waiters w
-                    WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = a_channel;
+                IF a_two_part THEN
+                    locked := pg_try_advisory_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer);
+                ELSE
+                    locked := pg_try_advisory_lock(a_key);
                 END IF;
                 RETURN;
             END IF;
@@ -199,11 +203,16 @@ CREATE OR REPLACE FUNCTION @schema@.release(
     OUT o_found boolean, OUT o_woken text, OUT o_alive boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    -- Looked at first: what a session that is gone by now has committed is seen below.
-    o_alive := a_session IS NOT NULL AND EXISTS (
-        SELECT FROM pg_stat_activity a WHERE format('%s %s', a.pid, extract(epoch FROM a.backend_start)) = a_session);
-    -- A release that a crash undoes costs the rest of the lease, and no more.
-    PERFORM set_config('synchronous_commit', 'off', true);
+    o_alive := false;
+    IF a_session IS NOT NULL THEN
+        -- Looked at first: what a session that is gone by now has committed is seen below.
+        o_alive := EXISTS (SELECT FROM pg_stat_activity a
+                           WHERE format('%s %s', a.pid, extract(epoch FROM a.backend_start)) = a_session);
+    END IF;
+    IF current_setting('synchronous_commit') <> 'off' THEN
+        -- A release that a crash undoes costs the rest of the lease, and no more.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
     UPDATE @schema@.locks l
     SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL
     WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner;
@@ -234,7 +243,6 @@ BEGIN
     IF a_pid <> pg_backend_pid() THEN
         RAISE EXCEPTION 'this session has moved from backend % to %', a_pid, pg_backend_pid() USING ERRCODE = 'FP001';
     END IF;
-    PERFORM set_config('synchronous_commit', 'off', true);
     IF true = ANY (a_bound) THEN
         SELECT array_agg(format('%s %s', (l.objsubid = 2)::integer, (l.classid::bigint << 32) | l.objid::bigint)) INTO ours
         FROM pg_locks l

@@ -80,7 +80,7 @@ impl Rounds {
 /// Gives a lock back whose lease has ended. Its guard knows that by itself; this lets others have it.
 fn give_back(hub: &Arc<Hub>, bond: Arc<Bond>) {
     let hub = hub.clone();
-    hub.keeper.clone().spawn(async move {
+    hub.keeper().spawn(async move {
         if let Err(error) = hold::release(&hub, &bond).await {
             tracing::debug!(name = %bond.name, %error, "giving an ended lock back failed");
         }
@@ -89,7 +89,7 @@ fn give_back(hub: &Arc<Hub>, bond: Arc<Bond>) {
 
 fn collect(hub: &Arc<Hub>) {
     let hub = hub.clone();
-    hub.keeper.clone().spawn(async move {
+    hub.keeper().spawn(async move {
         let Ok(wire) = hub.listener().await else { return };
         if let Err(error) = wire.client.batch_execute(&hub.config.sql("SELECT @schema@.collect()")).await {
             tracing::debug!(%error, "collecting idle counters failed");
