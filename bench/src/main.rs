@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout)]
 
 mod cycle;
+mod postgres;
 mod raw;
 mod redlock;
 mod rounds;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     }
     let Some((rounds, parts)) = arguments(&words) else {
         eprintln!(
-            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [zookeeper]\n\nStarts its own servers; N is 15 unless given."
+            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [zookeeper] [postgres]\n\nStarts its own servers; N is 15 unless given."
         );
         return ExitCode::from(64);
     };
@@ -50,6 +51,9 @@ fn main() -> ExitCode {
     if wanted("zookeeper") {
         zookeeper::run(rounds);
     }
+    if wanted("postgres") {
+        postgres::run(rounds);
+    }
     ExitCode::SUCCESS
 }
 
@@ -60,7 +64,7 @@ fn arguments(words: &[String]) -> Option<(usize, Vec<&str>)> {
     while let Some(word) = words.next() {
         match word {
             "--rounds" => rounds = words.next()?.parse().ok()?,
-            "redis" | "file" | "redlock" | "zookeeper" => parts.push(word),
+            "redis" | "file" | "redlock" | "zookeeper" | "postgres" => parts.push(word),
             _ => return None,
         }
     }

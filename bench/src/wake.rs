@@ -20,7 +20,7 @@ use crate::rounds::{Slice, report_times};
 pub(crate) const TURNS: usize = 40;
 
 /// Long enough that the other process waits before the release.
-const HOLD: Duration = Duration::from_millis(2);
+pub(crate) const HOLD: Duration = Duration::from_millis(2);
 
 pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -93,6 +93,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) {
             }
         }
         "watch" => crate::zookeeper::pass_to_and_fro(target.parse().expect("an address"), side == "0"),
+        "notify" => crate::postgres::play(target, side),
         other => panic!("{other} is not a part to play"),
     }
 }
@@ -136,7 +137,7 @@ pub(crate) fn gaps(role: &str, target: &str) -> Slice {
     for pair in turns.windows(2) {
         let ((_, released, before), (acquired, _, after)) = (pair[0], pair[1]);
         assert!(
-            acquired >= released || matches!(role, "token" | "watch"),
+            acquired >= released || matches!(role, "token" | "watch" | "notify"),
             "two processes held the lock at once"
         );
         if before != after {

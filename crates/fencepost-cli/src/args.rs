@@ -30,7 +30,7 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`, `redlock://a,b,c`,
-    /// `zookeeper://a,b,c/chroot`
+    /// `postgres://user@host/database`, `zookeeper://a,b,c/chroot`
     ///
     /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:`
     /// (files in your state directory; excludes processes on this machine). Other users can read the arguments of
@@ -92,9 +92,8 @@ Examples:
 
 {}", exit::HELP))]
 pub(crate) struct Run {
-    /// The lock
-    #[arg(value_name = "NAME", value_parser = Name::new)]
-    pub(crate) name: Name,
+    #[command(flatten)]
+    pub(crate) target: Target,
 
     #[command(flatten)]
     pub(crate) lock: LockOptions,
@@ -127,12 +126,23 @@ Example:
   …
   fencepost release \"$handle\"")]
 pub(crate) struct Acquire {
-    /// The lock
-    #[arg(value_name = "NAME", value_parser = Name::new)]
-    pub(crate) name: Name,
+    #[command(flatten)]
+    pub(crate) target: Target,
 
     #[command(flatten)]
     pub(crate) lock: LockOptions,
+}
+
+/// Which lock.
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = Name::new, allow_negative_numbers = true)]
+    pub(crate) name: Name,
+
+    /// NAME is a key of PostgreSQL's advisory locks, `12345` or `1,42`: excludes code that calls pg_advisory_lock with it
+    #[arg(long)]
+    pub(crate) pg_key: bool,
 }
 
 #[derive(Debug, Args)]
@@ -185,9 +195,8 @@ pub(crate) struct List {
 /// Show who holds a lock
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// The lock
-    #[arg(value_name = "NAME", value_parser = Name::new)]
-    pub(crate) name: Name,
+    #[command(flatten)]
+    pub(crate) target: Target,
 }
 
 /// Take a lock away from its holder
@@ -200,9 +209,8 @@ pub(crate) struct Show {
 Example:
   fencepost force-release deploy --reason 'host is gone, see ticket 123'")]
 pub(crate) struct ForceRelease {
-    /// The lock
-    #[arg(value_name = "NAME", value_parser = Name::new)]
-    pub(crate) name: Name,
+    #[command(flatten)]
+    pub(crate) target: Target,
 
     /// Why, for the holder
     #[arg(long, value_name = "TEXT")]
@@ -215,6 +223,9 @@ pub(crate) struct ForceRelease {
 
 /// Declare a new deployment, where a store needs that
 ///
+/// On PostgreSQL it makes the schema with the tables and functions, for which the user of the URL needs the right; programs
+/// then need rights on these only.
+///
 /// A store of several servers (`redlock://a,b,c`) has to know that they are new: only then no lock can be held that a
 /// server has forgotten, and all vote at once. Without `init` each one votes after its quarantine, about a minute. Run
 /// it once, before the first lock, with the URL that all clients will use. With --reconfigure, an existing deployment is
@@ -223,6 +234,7 @@ pub(crate) struct ForceRelease {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  fencepost init --store postgres://admin@host/database
   fencepost init --store redlock://a,b,c,d,e
   fencepost init --store redlock://a,b,c,d,f --reconfigure      f takes the place of e")]
 pub(crate) struct Init {

@@ -6,6 +6,7 @@
 mod certificates;
 mod eventually;
 mod port;
+pub mod postgres;
 mod process;
 mod proxy;
 pub mod redis;

@@ -16,12 +16,14 @@ use rustix::process::{Pid, Signal, kill_process};
 const SUPERVISOR: &str = r#"
 # The kernel hangs up a group that loses its parent while a member is stopped: a frozen server must not outlive us.
 trap '' HUP
-folder=$1; shift
+folder=$1; signal=$2; shift 2
 "$@" </dev/null >>"$folder/log" 2>&1 &
 server=$!
 echo "$server"
 read -r word
-kill -9 "$server"
+kill "-$signal" "$server"
+# What the server has started may be frozen, and a server that asks it to end waits for it.
+[ "$signal" = KILL ] || kill -CONT "$server" $(cat "/proc/$server/task/$server/children" 2>/dev/null) 2>/dev/null
 wait "$server"
 [ "$word" = keep ] || rm -rf "$folder"
 "#;
@@ -36,9 +38,21 @@ impl Process {
     /// Starts `program` with more variables (`NAME=value`) in its environment; what it prints goes to the file
     /// `log` in `folder`. If this process dies, `folder` goes, too.
     pub(crate) fn start(folder: &Path, environment: &[String], program: &str, arguments: &[&str]) -> Self {
+        Self::start_with(folder, "KILL", environment, program, arguments)
+    }
+
+    /// The same for a server that is ended by another signal than `KILL`, since it has to end others first.
+    pub(crate) fn start_with(
+        folder: &Path,
+        signal: &str,
+        environment: &[String],
+        program: &str,
+        arguments: &[&str],
+    ) -> Self {
         let mut supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(folder)
+            .arg(signal)
             // The variables are the server's alone: the supervisor must not load what the server shall.
             .arg("env")
             .args(environment)

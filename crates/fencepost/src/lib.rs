@@ -1,7 +1,7 @@
 //! Distributed locks that are safe to build on.
 //!
-//! One kind of lock over whatever you already run: nothing at all (files on this machine), a Redis server, or several. Every
-//! lock comes with a [fencing token](FencingToken) that only grows, a [`Guard`] that says *at risk* and then *lost*
+//! One kind of lock over whatever you already run: nothing at all (files on this machine), a Redis server, or several, or
+//! PostgreSQL. Every lock comes with a [fencing token](FencingToken) that only grows, a [`Guard`] that says *at risk* and then *lost*
 //! before its lease can run out, automatic renewal, event-driven waiting, and the same tools to see, time and
 //! break locks on every store.
 //!
@@ -60,6 +60,8 @@ mod wait;
 
 pub use backend::{Capabilities, Revoked};
 pub use backends::memory;
+#[cfg(feature = "postgres")]
+pub use backends::postgres;
 #[cfg(feature = "unstable-backend")]
 pub use clock::{Clock, Moment};
 pub use error::{Error, Loss, Result, Risk, Source};

@@ -49,6 +49,7 @@ impl Locks {
     /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `redis+unix:///path` | one Redis |
     /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,rediss://b,…` | several independent Redis |
     /// | `zookeeper://[user:password@]a[:port],b,c[/chroot]` | a ZooKeeper ensemble |
+    /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     ///
     /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip).
     ///
@@ -62,6 +63,8 @@ impl Locks {
 
     /// Declares a new deployment to a store that needs that, or with `reconfigure` a change of one, and says what was
     /// done, node by node; nothing where a store needs none.
+    ///
+    /// For `postgres:` it makes the schema, for programs whose user may not.
     ///
     /// For `redlock:`, new nodes vote at once instead of after their quarantine. Only an operator can know that
     /// they are new: do not call this when a program starts.

@@ -49,8 +49,9 @@ pub(super) fn run(args: &Acquire, global: &Global, console: Console) -> Outcome 
 }
 
 async fn acquire(args: &Acquire, locks: &Locks, console: Console, signals: &Incoming) -> Outcome {
-    let lock = args.lock.lock(locks, &args.name);
-    let handle = waiting::acquire(&lock, &args.name, locks, console, signals).await?.detach().await?;
+    let name = args.target.name(locks)?;
+    let lock = args.lock.lock(locks, &name);
+    let handle = waiting::acquire(&lock, &name, locks, console, signals).await?.detach().await?;
     let left = time_left(locks, &handle).await;
     let printed = console.result(&Detached::new(&handle, left), || handle.to_string());
     if let Err(failure) = printed {

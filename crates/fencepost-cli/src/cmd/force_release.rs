@@ -8,7 +8,8 @@ use crate::exit::Outcome;
 use crate::output::{Console, shown};
 
 pub(super) async fn run(args: &ForceRelease, locks: &Locks, console: Console) -> Outcome {
-    let (name, reason) = (args.name.as_str(), args.reason.as_str());
+    let name = args.target.name(locks)?;
+    let (name, reason) = (name.as_str(), args.reason.as_str());
     let revoked = if args.now {
         locks.force_release_now(name, reason).await?
     } else {

@@ -13,8 +13,8 @@ mod show;
 use fencepost::{Lock, Locks, Name, Wait};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::{Cli, Command, Global, LockOptions};
-use crate::exit::{Outcome, system};
+use crate::args::{Cli, Command, Global, LockOptions, Target};
+use crate::exit::{Failure, Outcome, system};
 use crate::output::Console;
 use crate::store;
 
@@ -50,7 +50,7 @@ fn with_store(global: &Global, work: impl AsyncFnOnce(&Locks) -> Outcome) -> Out
     })
 }
 
-fn runtime() -> Result<Runtime, crate::exit::Failure> {
+fn runtime() -> Result<Runtime, Failure> {
     Builder::new_current_thread().enable_all().build().map_err(system("starting the runtime"))
 }
 
@@ -62,6 +62,22 @@ fn log(verbose: u8) {
         _ => tracing::Level::TRACE,
     };
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+impl Target {
+    /// The name of the lock.
+    fn name(&self, locks: &Locks) -> Result<Name, Failure> {
+        if !self.pg_key {
+            return Ok(self.name.clone());
+        }
+        if !locks.capabilities().store.starts_with("postgres") {
+            return Err(Failure::Usage(
+                "--pg-key names an advisory lock of PostgreSQL, and this is another store".to_owned(),
+            ));
+        }
+        let key: fencepost::postgres::Key = self.name.as_str().parse()?;
+        Ok(Name::new(&key.to_string())?)
+    }
 }
 
 impl LockOptions {

@@ -57,11 +57,12 @@ async fn hold(
     signals: &Incoming,
     guardian: &Listening,
 ) -> Outcome {
-    let mut lock = args.lock.lock(locks, &args.name);
+    let name = args.target.name(locks)?;
+    let mut lock = args.lock.lock(locks, &name);
     if let Some(max_hold) = args.max_hold {
         lock = lock.max_hold(max_hold);
     }
-    let guard = waiting::acquire(&lock, &args.name, locks, console, signals).await?;
+    let guard = waiting::acquire(&lock, &name, locks, console, signals).await?;
     let ttl = args.lock.ttl.or_else(|| guard.valid_for());
     let watch = Watch {
         guard: &guard,

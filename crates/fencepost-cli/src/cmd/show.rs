@@ -8,7 +8,8 @@ use crate::exit::Outcome;
 use crate::output::{Console, details, shown};
 
 pub(super) async fn run(args: &Show, locks: &Locks, console: Console) -> Outcome {
-    let name = args.name.as_str();
+    let name = args.target.name(locks)?;
+    let name = name.as_str();
     let holder = locks.show(name).await?;
     console.result(&json!({ "name": name, "holder": &holder }), || match &holder {
         Some(holder) => details(holder),

@@ -10,11 +10,13 @@ use crate::options::check_ttl;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "zookeeper"))]
 mod batch;
 #[cfg(feature = "file")]
 mod file;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redlock")]
@@ -38,10 +40,12 @@ macro_rules! store {
     }};
 }
 
-fn stores() -> [Row; 7] {
+fn stores() -> [Row; 9] {
     [
         ("file", "file", store!("file", file::connect)),
         ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
+        ("postgres", "postgres", store!("postgres", postgres::connect)),
+        ("postgresql", "postgres", store!("postgres", postgres::connect)),
         ("redis", "redis", store!("redis", redis::connect)),
         ("rediss", "tls", store!("tls", redis::connect)),
         ("redis+unix", "redis", store!("redis", redis::connect)),
@@ -66,6 +70,8 @@ pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
     match url.scheme.as_str() {
         #[cfg(feature = "redlock")]
         "redlock" => redlock::init(url, reconfigure).await,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" if !reconfigure => postgres::init(url).await,
         _ if reconfigure => Err(Error::unsupported(
             format!("reconfiguring a `{}:` store", url.scheme),
             "it has no configuration of its own",

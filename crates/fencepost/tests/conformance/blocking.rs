@@ -13,8 +13,8 @@ fn url(stage: &Stage) -> String {
         Stage::File(folder) => file_url(folder.path()),
         Stage::Redis(server) => server.url(),
         Stage::Redlock(fleet) => fleet.url_with(REDLOCK),
-        #[cfg(feature = "zookeeper")]
         Stage::Zookeeper(part) => part.url(),
+        Stage::Postgres(database) => database.url(),
     }
 }
 

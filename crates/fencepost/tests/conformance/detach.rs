@@ -10,7 +10,6 @@ on_stores_that_detach!(
     an_attached_lock_keeps_owner_and_token_and_is_renewed,
     a_detached_lock_ends_with_its_ttl,
 );
-#[cfg(feature = "zookeeper")]
 on_stores!(a_store_that_cannot_detach_says_so_and_releases: zookeeper);
 
 async fn a_detached_lock_stays_held_and_can_be_attached_from_its_text(stage: Stage) {
@@ -60,7 +59,6 @@ async fn a_detached_lock_ends_with_its_ttl(stage: Stage) {
     assert!(matches!(locks.attach(&handle).await, Err(Error::Lost { .. })));
 }
 
-#[cfg(feature = "zookeeper")]
 async fn a_store_that_cannot_detach_says_so_and_releases(stage: Stage) {
     let locks = stage.locks().await;
     assert!(!locks.capabilities().detach);

@@ -4,9 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, blocking, memory};
-use fencepost_testkit::{LIMIT, redis};
-#[cfg(feature = "zookeeper")]
-use fencepost_testkit::{Proxy, zookeeper};
+use fencepost_testkit::{LIMIT, Proxy, postgres, redis, zookeeper};
 use tempfile::TempDir;
 
 /// A ttl that does not end while a test runs: what becomes free before, became free by a release.
@@ -28,19 +26,17 @@ pub(crate) enum Stage {
     File(TempDir),
     Redis(Box<redis::Server>),
     Redlock(Box<redis::Fleet>),
-    #[cfg(feature = "zookeeper")]
     Zookeeper(Zookeeper),
+    Postgres(Box<Database>),
 }
 
 /// A part of a server that all tests share, over a link of its own.
-#[cfg(feature = "zookeeper")]
 pub(crate) struct Zookeeper {
     server: &'static zookeeper::Server,
     chroot: String,
     link: Proxy,
 }
 
-#[cfg(feature = "zookeeper")]
 impl Zookeeper {
     pub(crate) fn url(&self) -> String {
         format!("zookeeper://{}{}", self.link.addr(), self.chroot)
@@ -51,6 +47,23 @@ impl Zookeeper {
         let mut nodes = self.server.client().tree(&self.chroot);
         nodes.retain(|node| node.contains("-lock-"));
         nodes
+    }
+}
+
+/// A database of its own on the server that all tests share. What a test stops is its link to it.
+pub(crate) struct Database {
+    server: &'static postgres::Server,
+    name: String,
+    proxy: Proxy,
+}
+
+impl Database {
+    pub(crate) fn url(&self) -> String {
+        self.server.url_at(self.proxy.addr(), &self.name)
+    }
+
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        self.server.psql(&self.name, sql)
     }
 }
 
@@ -75,7 +88,6 @@ impl Stage {
         Self::Redlock(Box::new(fleet))
     }
 
-    #[cfg(feature = "zookeeper")]
     pub(crate) fn zookeeper() -> Self {
         use std::sync::OnceLock;
         use std::sync::atomic::{AtomicU32, Ordering};
@@ -87,6 +99,12 @@ impl Stage {
         Self::Zookeeper(Zookeeper { server, chroot, link: Proxy::start(server.addr()) })
     }
 
+    pub(crate) fn postgres() -> Self {
+        let server = postgres::Server::shared();
+        let (name, proxy) = (server.create_database(), Proxy::start(server.addr()));
+        Self::Postgres(Box::new(Database { server, name, proxy }))
+    }
+
     /// The locks of this store, over a connection of their own.
     pub(crate) async fn locks(&self) -> Locks {
         match self {
@@ -94,8 +112,8 @@ impl Stage {
             Self::File(folder) => Locks::connect(&file_url(folder.path())).await.unwrap(),
             Self::Redis(server) => Locks::connect(&server.url()).await.unwrap(),
             Self::Redlock(fleet) => Locks::connect(&fleet.url_with(REDLOCK)).await.unwrap(),
-            #[cfg(feature = "zookeeper")]
             Self::Zookeeper(part) => Locks::connect(&part.url()).await.unwrap(),
+            Self::Postgres(database) => Locks::connect(&database.url()).await.unwrap(),
         }
     }
 
@@ -120,8 +138,8 @@ impl Stage {
             Self::File(_) => panic!("a file store cannot be stopped"),
             Self::Redis(server) => server.pause(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::pause),
-            #[cfg(feature = "zookeeper")]
             Self::Zookeeper(part) => part.link.stall(),
+            Self::Postgres(database) => database.proxy.stall(),
         }
     }
 
@@ -131,8 +149,8 @@ impl Stage {
             Self::File(_) => {}
             Self::Redis(server) => server.resume(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::resume),
-            #[cfg(feature = "zookeeper")]
             Self::Zookeeper(part) => part.link.pass(),
+            Self::Postgres(database) => database.proxy.pass(),
         }
     }
 
@@ -147,12 +165,15 @@ impl Stage {
                     node.cli(&["DEL", &format!("lock:{name}")]);
                 }
             }
-            #[cfg(feature = "zookeeper")]
             Self::Zookeeper(part) => {
                 let folder = format!("{}/fencepost/{name}", part.chroot);
                 let mut client = part.server.client();
                 let first = client.children(&folder).unwrap().swap_remove(0);
                 assert!(client.delete(&format!("{folder}/{first}")).unwrap());
+            }
+            Self::Postgres(database) => {
+                let sql = format!("DELETE FROM fencepost.locks WHERE name = '{name}' RETURNING 1");
+                assert_eq!(database.psql(&sql), "1");
             }
         }
     }
@@ -172,9 +193,14 @@ impl Stage {
                 let none = || fleet.iter().all(|node| node.keys_like("lock:*").is_empty());
                 until("no key is left", async || none()).await;
             }
-            #[cfg(feature = "zookeeper")]
             Self::Zookeeper(part) => {
                 until("no contender is left", async || part.contenders().is_empty()).await
+            }
+            Self::Postgres(database) => {
+                let sql = "SELECT (SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL) + (SELECT count(*) \
+                           FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+                           WHERE l.locktype = 'advisory' AND d.datname = current_database())";
+                until("no row and no advisory lock is left", async || database.psql(sql) == "0").await;
             }
         }
     }
@@ -219,17 +245,17 @@ pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T
 
 /// Makes each `async fn(Stage)` a test on each of the stores.
 macro_rules! on_every_store {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, #[cfg(feature = "zookeeper")] zookeeper); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, postgres, zookeeper); )+ };
 }
 
 /// The same where locks are leases, that is, where they can end by time.
 macro_rules! on_stores_with_leases {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock, #[cfg(feature = "zookeeper")] zookeeper); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock, postgres, zookeeper); )+ };
 }
 
 /// The same where a lock can outlive its process.
 macro_rules! on_stores_that_detach {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, postgres); )+ };
 }
 
 /// The same on Redis alone.
@@ -238,10 +264,9 @@ macro_rules! on_redis {
 }
 
 macro_rules! on_stores {
-    ($test:ident: $($(#[$when:meta])? $store:ident),+) => {
+    ($test:ident: $($store:ident),+) => {
         mod $test {
             $(
-                $(#[$when])?
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $store() {
                     super::$test($crate::stage::Stage::$store()).await;

@@ -19,7 +19,7 @@ pub(in crate::backends) mod pool;
 pub(in crate::backends) mod record;
 pub(in crate::backends) mod resp;
 #[cfg(feature = "tls")]
-mod tls;
+pub(in crate::backends) mod tls;
 pub(in crate::backends) mod turn;
 
 use std::collections::BTreeSet;

@@ -22,38 +22,47 @@ pub(in crate::backends) struct Tls {
 
 impl Tls {
     pub(in crate::backends) fn new(files: &TlsFiles, host: &str) -> Result<Self> {
-        let roots = Arc::new(roots(files.ca.as_deref())?);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Error::config(format!("TLS cannot be set up: {error}")))?
-            .with_root_certificates(roots);
-        let config = match &files.client {
-            None => config.with_no_client_auth(),
-            Some((cert, key)) => {
-                let chain = certificates(cert)?;
-                let key_file = key;
-                let key = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|error| unreadable(key_file, "a private key", &error))?;
-                config.with_client_auth_cert(chain, key).map_err(|error| {
-                    Error::config(format!(
-                        "the client certificate `{}` and key `{}` do not go together: {error}",
-                        cert.display(),
-                        key_file.display()
-                    ))
-                })?
-            }
-        };
-        let name = files.server_name.as_deref().unwrap_or(host).to_owned();
-        let name = ServerName::try_from(name.clone()).map_err(|_| {
-            Error::invalid(format!("`{name}` is not a server name that a certificate can have"))
-        })?;
+        let config = client_config(files)?;
+        let name = server_name(files, host)?;
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
     pub(in crate::backends) async fn wrap(&self, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
         Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
     }
+}
+
+/// What the parameters of a URL say about TLS.
+pub(in crate::backends) fn client_config(files: &TlsFiles) -> Result<ClientConfig> {
+    let roots = Arc::new(roots(files.ca.as_deref())?);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::config(format!("TLS cannot be set up: {error}")))?
+        .with_root_certificates(roots);
+    Ok(match &files.client {
+        None => config.with_no_client_auth(),
+        Some((cert, key)) => {
+            let chain = certificates(cert)?;
+            let key_file = key;
+            let key = PrivateKeyDer::from_pem_file(key)
+                .map_err(|error| unreadable(key_file, "a private key", &error))?;
+            config.with_client_auth_cert(chain, key).map_err(|error| {
+                Error::config(format!(
+                    "the client certificate `{}` and key `{}` do not go together: {error}",
+                    cert.display(),
+                    key_file.display()
+                ))
+            })?
+        }
+    })
+}
+
+/// The name that the server's certificate must have.
+pub(in crate::backends) fn server_name(files: &TlsFiles, host: &str) -> Result<ServerName<'static>> {
+    let name = files.server_name.as_deref().unwrap_or(host).to_owned();
+    ServerName::try_from(name.clone())
+        .map_err(|_| Error::invalid(format!("`{name}` is not a server name that a certificate can have")))
 }
 
 impl std::fmt::Debug for Tls {

@@ -1,0 +1,315 @@
+//! One attempt to acquire, from before its first byte is sent until it is a hold. Dropped before that, it undoes
+//! itself: the release goes over the same connection, right behind what it undoes.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::task::JoinHandle;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::hold::Held;
+use super::hub::{Hub, milliseconds};
+use super::key::Key;
+use super::queue::Place;
+use super::session::{Bond, Session};
+use crate::backend::{Grant, Request};
+use crate::clock::Moment;
+use crate::wait::jittered;
+use crate::{Error, FencingToken, Holder, Name, Result};
+
+/// How long a waiter sleeps at most before it asks again: while a lease holds the lock (its release is told), while a
+/// session without a lease does (nobody tells), and while it changes hands.
+const RECHECK: Duration = Duration::from_secs(1);
+const RECHECK_FOREIGN: Duration = Duration::from_millis(250);
+const RECHECK_MOVING: Duration = Duration::from_millis(50);
+
+pub(super) struct Claim {
+    hub: Arc<Hub>,
+    request: Request,
+    key: Key,
+    owner: String,
+    place: Option<Place>,
+    /// The session that a request is under way on.
+    asked: Option<Arc<Session>>,
+}
+
+/// What the server said to a request for the lock.
+pub(super) enum Said {
+    Granted(Grant),
+    Busy { holder: Holder, again_in: Duration },
+}
+
+impl Claim {
+    pub(super) fn new(hub: &Arc<Hub>, request: &Request) -> Self {
+        let key = Key::of(&hub.config.schema, request.name.as_str());
+        let (hub, owner) = (hub.clone(), request.owner.to_string());
+        Self { hub, request: request.clone(), key, owner, place: None, asked: None }
+    }
+
+    /// Asks for the lock once.
+    pub(super) async fn ask(&mut self) -> Result<Said> {
+        let hub = self.hub.clone();
+        let config = &hub.config;
+        let session = hub.session().await?;
+        let channel = self.place.as_ref().map(|_| hub.channel.as_str());
+        let name = self.request.name.as_str();
+        let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
+        let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
+        let Key { two_part, number } = self.key;
+        let arguments: [&(dyn ToSql + Sync); 13] = [
+            &two_part,
+            &number,
+            &name,
+            &self.owner,
+            &term,
+            &host,
+            &process,
+            &note,
+            &session.id,
+            &hub.channel,
+            &config.delay,
+            &config.sequence,
+            &channel,
+        ];
+        let limit = config.timeout.min(self.request.ttl);
+        let sent = hub.clock.now();
+        self.asked = Some(session.clone());
+        let ask = session.ask(&hub.clock, &session.statements.acquire, &arguments);
+        let row = match tokio::time::timeout(limit, ask).await {
+            Ok(Ok(mut rows)) => rows.pop(),
+            Ok(Err(error)) => return Err(self.refused(&session, error)),
+            Err(_) => {
+                hub.suspect(&session, sent);
+                return Err(config.unavailable(format!("no answer within {}", crate::format_duration(limit))));
+            }
+        };
+        let Some(row) = row else { return Err(config.unavailable("an answer without a row")) };
+        match row.get::<_, Option<i64>>(0) {
+            Some(token) => self.granted(&session, token, sent).map(Said::Granted),
+            None => {
+                self.asked = None;
+                self.busy(&row)
+            }
+        }
+    }
+
+    /// The request failed. What the server refuses it has not done.
+    fn refused(&mut self, session: &Session, error: tokio_postgres::Error) -> Error {
+        if session.is_usable() && error.as_db_error().is_some() {
+            self.asked = None;
+            return self.hub.config.trouble(error);
+        }
+        // A new attempt under a new identity may be made at once; this one is undone.
+        match self.hub.config.trouble(error) {
+            Error::Unavailable { source, .. } => Error::Uncertain { name: self.request.name.clone(), source },
+            other => other,
+        }
+    }
+
+    fn busy(&self, row: &Row) -> Result<Said> {
+        let (wanted, found) = (self.request.name.as_str(), row.get::<_, Option<&str>>(2));
+        let is_live = row.get::<_, Option<i64>>(9) > Some(0);
+        if let Some(found) = found.filter(|found| *found != wanted && is_live) {
+            return Err(Error::config(format!(
+                "the names `{wanted}` and `{found}`, which is held, have the same 64-bit key {}; rename one of them",
+                self.key.number
+            )));
+        }
+        let holder = holder(&self.request.name, row);
+        let again_in = match row.get(1) {
+            // One millisecond more: the lease lives to the end of its last one.
+            "held" => jittered(RECHECK).min(holder.expires_in.unwrap_or(RECHECK) + Duration::from_millis(1)),
+            "foreign" => jittered(RECHECK_FOREIGN),
+            _ => jittered(RECHECK_MOVING),
+        };
+        Ok(Said::Busy { holder, again_in })
+    }
+
+    /// Waits until the lock is ours: at the server, or behind others of this process who wait there.
+    pub(super) async fn acquire(mut self) -> Result<Grant> {
+        self.place = Some(self.hub.queue.join(self.key));
+        let pause = match self.ask_in_turn().await? {
+            Turn::Granted(grant) => return Ok(grant),
+            Turn::Wait(pause) => pause,
+        };
+        // The rest on the keeper's thread, where news arrive: they need not go through the caller's to become a request.
+        let keeper = self.hub.keeper();
+        let task = keeper.runtime().spawn(async move {
+            let hub = self.hub.clone();
+            self.wait(pause).await.map(|grant| Fresh { hub, grant: Some(grant) })
+        });
+        let mut waiting = Waiting(task);
+        match (&mut waiting.0).await {
+            Ok(granted) => granted?.take(),
+            Err(_) => Err(Error::Unavailable {
+                store: "(this process)".to_owned(),
+                source: "the thread that waits has ended".into(),
+            }),
+        }
+    }
+
+    async fn wait(mut self, mut pause: Option<Duration>) -> Result<Grant> {
+        loop {
+            let Some(place) = &self.place else { return Err(self.hub.config.unavailable("nobody waits")) };
+            match pause {
+                Some(pause) => drop(tokio::time::timeout(pause, place.news()).await),
+                None => place.news().await,
+            }
+            match self.ask_in_turn().await? {
+                Turn::Granted(grant) => return Ok(grant),
+                Turn::Wait(next) => pause = next,
+            }
+        }
+    }
+
+    /// Asks, if this is the first of those who wait here.
+    async fn ask_in_turn(&mut self) -> Result<Turn> {
+        if !self.place.as_ref().is_some_and(Place::is_first) {
+            return Ok(Turn::Wait(None));
+        }
+        self.hub.listen_again();
+        match self.ask().await? {
+            Said::Granted(grant) => Ok(Turn::Granted(grant)),
+            Said::Busy { holder, again_in } => {
+                if let Some(place) = &self.place {
+                    place.register();
+                    place.saw(&holder);
+                }
+                self.request.seen.note(holder);
+                Ok(Turn::Wait(Some(again_in)))
+            }
+        }
+    }
+
+    /// The lock is ours: hands everything over to a hold.
+    fn granted(&mut self, session: &Arc<Session>, token: i64, sent: Moment) -> Result<Grant> {
+        let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
+            store: self.hub.config.label.clone(),
+            source: format!("{token} is not a token").into(),
+        })?;
+        self.asked = None;
+        if self.place.take().is_some_and(Place::leave) {
+            leave(&self.hub, self.key);
+        }
+        let Request { name, owner, ttl, signal, .. } = &self.request;
+        let until = sent.plus(*ttl);
+        let bond = Bond::new(self.key, name.clone(), *owner, signal.clone(), Some(session.clone()), until);
+        let hold = Held::new(&self.hub, bond);
+        Ok(Grant { owner: *owner, token, sent, term: Some(*ttl), pushed: false, hold })
+    }
+}
+
+/// What asking came to: the lock, or a pause until it is time to ask again; none behind others who will.
+enum Turn {
+    Granted(Grant),
+    Wait(Option<Duration>),
+}
+
+/// A task that ends with whoever waits for it.
+struct Waiting(JoinHandle<Result<Fresh>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A grant on its way to the caller. If that is gone, it is given back.
+struct Fresh {
+    hub: Arc<Hub>,
+    grant: Option<Grant>,
+}
+
+impl Fresh {
+    fn take(mut self) -> Result<Grant> {
+        self.grant.take().ok_or_else(|| self.hub.config.unavailable("the lock went to somebody else"))
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let Some(grant) = self.grant.take() else { return };
+        self.hub.keeper().spawn(async move {
+            if let Err(error) = grant.hold.release().await {
+                tracing::debug!(%error, "giving back a lock that nobody waits for failed");
+            }
+        });
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let (hub, key) = (self.hub.clone(), self.key);
+        if let Some(place) = self.place.take() {
+            if let Some(holder) = place.seen() {
+                // Who waited behind others has not asked itself.
+                self.request.seen.note(holder);
+            }
+            if place.leave() {
+                leave(&hub, key);
+            }
+        }
+        if let Some(session) = self.asked.take() {
+            let (owner, ttl) = (self.owner.clone(), self.request.ttl);
+            self.hub.keeper().spawn(async move { undo(&hub, &session, key, &owner, ttl).await });
+        }
+    }
+}
+
+/// Tells the server that nobody of this process waits any more. If that fails, the entry ends by itself.
+fn leave(hub: &Arc<Hub>, key: Key) {
+    let hub = hub.clone();
+    hub.keeper().spawn(async move {
+        let Some(session) = hub.current() else { return };
+        let arguments: [&(dyn ToSql + Sync); 3] = [&key.two_part, &key.number, &hub.channel];
+        let _ = session.ask(&hub.clock, &session.statements.leave, &arguments).await;
+    });
+}
+
+/// Undoes a request whose answer nobody waits for.
+async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: Duration) {
+    let mut pause = Duration::from_millis(20);
+    while pause < ttl * 2 {
+        let session = if asked.is_usable() { Ok(asked.clone()) } else { hub.session().await };
+        if let Ok(session) = session {
+            let same = Arc::ptr_eq(&session, asked);
+            // On the session that was asked, the advisory lock is given back if the row was ours. On another one, the row is
+            // freed, and the question is whether the old backend can still grant it.
+            let (unlock, old) = if same { (None, None) } else { (Some(false), Some(asked.id.as_str())) };
+            let arguments: [&(dyn ToSql + Sync); 5] = [&key.two_part, &key.number, &owner, &unlock, &old];
+            if let Ok(rows) = session.ask(&hub.clock, &session.statements.release, &arguments).await
+                && let Some(row) = rows.first()
+                && (row.get(0) || !row.get::<_, bool>(2))
+            {
+                let woken: Option<&str> = row.get(1);
+                return hub.queue.given_back(key, woken.is_some_and(|channel| channel != hub.channel));
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+}
+
+/// Who a row says holds the lock: columns 2 to 10 of what `acquire` returns.
+pub(super) fn holder(name: &Name, row: &Row) -> Holder {
+    let mut holder = Holder::unknown(name.clone());
+    let number =
+        |column: usize| row.get::<_, Option<i64>>(column).and_then(|number| u64::try_from(number).ok());
+    holder.note = row.get::<_, Option<String>>(7).filter(|note| !note.is_empty());
+    holder.owner = row.get::<_, Option<&str>>(3).and_then(|owner| owner.parse().ok());
+    if holder.owner.is_none() {
+        return holder;
+    }
+    holder.revoked = row.get(10);
+    // The counter stands at the holder's token until a force-release takes the next one.
+    if holder.revoked.is_none() {
+        holder.token = number(4).and_then(FencingToken::new);
+    }
+    holder.host = row.get(5);
+    holder.pid = row.get::<_, Option<i32>>(6).map(i32::cast_unsigned);
+    holder.since =
+        number(8).and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since)));
+    holder.expires_in = number(9).map(Duration::from_millis);
+    holder
+}

@@ -1,0 +1,171 @@
+//! What a `postgres://` URL says.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+
+use crate::url::StoreUrl;
+use crate::{Error, Result};
+
+const DEFAULT_PORT: u16 = 5432;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+const DEFAULT_SCHEMA: &str = "fencepost";
+
+/// A peer that answers nothing for this long is gone, on both sides of the connection.
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
+pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(super) struct Config {
+    /// The URL for messages, without its password.
+    pub(super) label: String,
+    pub(super) server: tokio_postgres::Config,
+    pub(super) schema: String,
+    /// The longest that one round trip, or a connect, may take.
+    pub(super) timeout: Duration,
+    /// A lease outlives its session.
+    pub(super) delay: bool,
+    /// A grant or renewal is on disk before it is told.
+    pub(super) durable: bool,
+    pub(super) sequence: Option<String>,
+    pub(super) tls: Option<TlsFiles>,
+}
+
+/// The parameters of a TLS connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TlsFiles {
+    pub(super) ca: Option<PathBuf>,
+    pub(super) client: Option<(PathBuf, PathBuf)>,
+    pub(super) server_name: Option<String>,
+}
+
+impl Config {
+    pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
+        let label = url.to_string();
+        let timeout = url.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+        if timeout < Duration::from_millis(1) {
+            return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
+        }
+        let schema = url.take("schema").unwrap_or_else(|| DEFAULT_SCHEMA.to_owned());
+        if schema.is_empty() || schema.len() > 63 || schema.contains('\0') {
+            return Err(Error::invalid("parameter `schema` is a name of 1 to 63 bytes"));
+        }
+        let delay = url.take_choice("lock_delay", &[("lease", true), ("0", false)])?.unwrap_or(true);
+        let durable = url.take_choice("durable", &[("yes", true), ("no", false)])?.unwrap_or(false);
+        let sequence = url.take("sequence").filter(|name| !name.is_empty());
+        let tls = Self::tls(&mut url)?;
+        let server = Self::server(&mut url, tls.is_some())?;
+        url.finish()?;
+        Ok(Self { label, server, schema, timeout, delay, durable, sequence, tls })
+    }
+
+    fn server(url: &mut StoreUrl, tls: bool) -> Result<tokio_postgres::Config> {
+        let mut server = tokio_postgres::Config::new();
+        for host in &url.hosts {
+            server.host(&host.name).port(host.port.unwrap_or(DEFAULT_PORT));
+        }
+        match (url.take("host"), url.hosts.is_empty()) {
+            (Some(folder), true) if folder.starts_with('/') => {
+                server.host_path(folder);
+                if let Some(port) = url.take("port") {
+                    let port = port.parse().map_err(|_| Error::invalid(format!("`{port}` is not a port")))?;
+                    server.port(port);
+                }
+            }
+            (None, false) => {}
+            _ => {
+                return Err(Error::invalid(
+                    "a postgres URL names a server, as in `postgres://user@localhost/database`, or the folder of its \
+                     socket, as in `postgres:///database?host=/run/postgresql`",
+                ));
+            }
+        }
+        if url.hosts.len() > 1 {
+            server.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        if let Some(user) = url.user.take() {
+            server.user(user);
+        }
+        if let Some(password) = url.password.take() {
+            server.password(password);
+        }
+        match url.path.trim_start_matches('/') {
+            "" => {}
+            database => drop(server.dbname(database)),
+        }
+        server
+            .application_name(url.take("application_name").as_deref().unwrap_or("fencepost"))
+            .ssl_mode(if tls { SslMode::Require } else { SslMode::Disable })
+            .keepalives_idle(KEEPALIVE)
+            .keepalives_interval(KEEPALIVE / 2)
+            .keepalives_retries(2)
+            .tcp_user_timeout(USER_TIMEOUT);
+        Ok(server)
+    }
+
+    /// Encryption without a look at the certificate protects from nobody who can change packets: whoever asks for
+    /// TLS gets both.
+    fn tls(url: &mut StoreUrl) -> Result<Option<TlsFiles>> {
+        let modes = [("disable", false), ("require", true), ("verify-full", true)];
+        if !url.take_choice("sslmode", &modes)?.unwrap_or(false) {
+            return Ok(None);
+        }
+        if cfg!(not(feature = "tls")) {
+            return Err(Error::invalid("TLS is not built in; build fencepost with the feature `tls`"));
+        }
+        let ca = url.take("ca").map(PathBuf::from);
+        let client = match (url.take("cert"), url.take("key")) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(Error::invalid("parameters `cert` and `key` are given together or not at all")),
+        };
+        Ok(Some(TlsFiles { ca, client, server_name: url.take("server_name") }))
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::from_url(StoreUrl::parse(text)?)
+    }
+
+    #[test]
+    fn urls_say_where_and_how() {
+        let config =
+            parse("postgresql://ann:pw@h/db?schema=s&timeout=500ms&lock_delay=0&durable=yes").unwrap();
+        assert_eq!((config.server.get_user(), config.server.get_dbname()), (Some("ann"), Some("db")));
+        assert_eq!(config.server.get_ports(), [5432]);
+        assert_eq!((config.schema.as_str(), config.delay, config.durable), ("s", false, true));
+        assert!(config.tls.is_none() && !format!("{config:?}").contains("pw"));
+        let config = parse("postgres://a:1,b:2/db").unwrap();
+        assert_eq!(config.server.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+        assert_eq!((config.schema.as_str(), config.delay, config.durable), ("fencepost", true, false));
+        assert_eq!(parse("postgres:///db?host=/run/p&port=5433").unwrap().server.get_ports(), [5433]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "postgres://",
+            "postgres:///db",
+            "postgres:///db?host=relative",
+            "postgres://h/db?host=/run",
+            "postgres://h/db?lock_delay=5s",
+            "postgres://h/db?sslmode=prefer",
+            "postgres://h/db?ca=/x",
+            "postgres://h/db?schema=",
+            "postgres://h/db?timeout=0s",
+        ] {
+            assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+}

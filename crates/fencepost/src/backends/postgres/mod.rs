@@ -1,0 +1,114 @@
+//! Locks on PostgreSQL.
+//!
+//! A lock is an advisory lock of one session *and* a lease in a table: the first keeps out code that calls `pg_advisory_lock`, the second keeps
+//! others out for as long as a holder whose session was killed may believe. [`Key`] names locks by the
+//! number that such code uses; [`lock_in_transaction`] takes one inside a transaction of the caller's own.
+
+mod claim;
+mod config;
+mod hold;
+mod hub;
+mod key;
+mod operator;
+mod queue;
+mod schema;
+mod session;
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "tls")]
+mod tls;
+mod transaction;
+mod trouble;
+mod warden;
+mod wire;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+pub use self::key::Key;
+pub use self::transaction::{lock_in_transaction, try_lock_in_transaction};
+
+use self::claim::{Claim, Said};
+use self::config::Config;
+use self::hold::Held;
+use self::hub::Hub;
+use self::session::Bond;
+use crate::backend::{Attempt, Backend, Capabilities, Grant, Hold as _, Renewal, Request, Revoked};
+use crate::clock::Clock;
+use crate::url::StoreUrl;
+use crate::{Error, Handle, Holder, Name, Result};
+
+#[derive(Debug)]
+struct Store(Arc<Hub>);
+
+pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
+    let hub = Hub::new(Config::from_url(url)?)?;
+    hub.session().await?;
+    Ok(Arc::new(Store(hub)))
+}
+
+/// Makes the schema. Works through any pool.
+pub(super) async fn init(url: StoreUrl) -> Result<Vec<String>> {
+    let hub = Hub::new(Config::from_url(url)?)?;
+    let made = hub.make_schema().await?;
+    let schema = &hub.config.schema;
+    Ok(vec![format!("schema `{schema}` {}", if made { "made" } else { "is there already" })])
+}
+
+#[async_trait]
+impl Backend for Store {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(self.0.config.label.clone(), true, true, false)
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        Ok(match Claim::new(&self.0, request).ask().await? {
+            Said::Granted(grant) => Attempt::Granted(grant),
+            Said::Busy { holder, .. } => Attempt::Busy(Some(holder)),
+        })
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Grant> {
+        Claim::new(&self.0, request).acquire().await
+    }
+
+    async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
+        let (name, owner, hub) = (handle.name(), handle.owner(), &self.0);
+        let key = Key::of(&hub.config.schema, name.as_str());
+        let until = hub.clock.now().plus(request.ttl);
+        let hold = Held::new(hub, Bond::new(key, name.clone(), owner, request.signal.clone(), None, until));
+        match hold.renew(request.ttl).await? {
+            Renewal::Renewed { sent, term } => {
+                Ok(Grant { owner, token: handle.token(), sent, term, pushed: false, hold })
+            }
+            Renewal::Lost(why) => Err(Error::lost(name, why)),
+        }
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+        self.0.list(prefix).await
+    }
+
+    async fn show(&self, name: &Name) -> Result<Option<Holder>> {
+        self.0.show(name).await
+    }
+
+    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
+        self.0.force_release(name, reason, now).await
+    }
+
+    async fn check(&self) -> Result<()> {
+        let session = self.0.session().await?;
+        let asked = self.0.in_time(session.wire.client.simple_query("SELECT 1")).await?;
+        asked.map(drop).map_err(|error| self.0.config.trouble(error))
+    }
+
+    async fn close(&self) {
+        self.0.close();
+    }
+}

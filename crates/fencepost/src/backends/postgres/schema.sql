@@ -1,0 +1,415 @@
+-- The tables and functions of the PostgreSQL store. @schema@ stands for the name of the schema, quoted.
+--
+-- A lock is an advisory lock of its holder's session *and* a row here whose lease has not ended. The row keeps others out
+-- when the session is gone, and the advisory lock keeps out code that knows nothing of the row.
+-- All functions expect READ COMMITTED: each statement in them then sees what was committed before it began, and not
+-- only what was committed before the advisory lock was asked for.
+
+CREATE TABLE IF NOT EXISTS @schema@.locks (
+    two_part boolean NOT NULL,      -- the key is of pg_advisory_lock(int, int), both in one number
+    key bigint NOT NULL,
+    name text NOT NULL,
+    token bigint NOT NULL,
+    owner text,                     -- none: free
+    ends timestamptz NOT NULL,      -- of the lease; of a free lock: when it was last held
+    since timestamptz NOT NULL,
+    host text,
+    process integer,
+    note text,
+    session text,                   -- which backend has the advisory lock; none: detached, a lease alone
+    channel text,                   -- where the holder listens
+    delay boolean NOT NULL,         -- the lease outlives its session
+    revoked text,                   -- why an operator wants it back
+    PRIMARY KEY (two_part, key)
+) WITH (fillfactor = 50);
+
+-- Who waits, one row a process and lock. Nothing of worth is lost with it.
+CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.waiters (
+    two_part boolean NOT NULL,
+    key bigint NOT NULL,
+    channel text NOT NULL,
+    since timestamptz NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (two_part, key, channel)
+) WITH (fillfactor = 50);
+
+CREATE OR REPLACE FUNCTION @schema@.version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+
+-- The key of a name: `pg:12345` and `pg:1,42` are those numbers, any other name is hashed together with the schema.
+CREATE OR REPLACE FUNCTION @schema@.key_of(a_name text, OUT two_part boolean, OUT key bigint)
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    parts text[];
+BEGIN
+    parts := regexp_match(a_name, '^pg:(-?[0-9]+)(?:,(-?[0-9]+))?$');
+    two_part := parts[2] IS NOT NULL;
+    BEGIN
+        IF two_part THEN
+            key := (parts[1]::integer::bigint << 32) | (parts[2]::integer::bigint & 4294967295);
+            RETURN;
+        ELSIF parts IS NOT NULL THEN
+            key := parts[1]::bigint;
+            RETURN;
+        END IF;
+    EXCEPTION WHEN numeric_value_out_of_range THEN
+        NULL;
+    END;
+    two_part := false;
+    key := ('x' || encode(substr(sha256(convert_to(@label@, 'UTF8') || '\x00'::bytea || convert_to(a_name, 'UTF8')), 1, 8),
+        'hex'))::bit(64)::bigint;
+END $$;
+
+-- The backends that have an advisory lock.
+CREATE OR REPLACE FUNCTION @schema@.backends_with(a_two_part boolean, a_key bigint)
+RETURNS TABLE (pid integer, session text, about text) LANGUAGE sql VOLATILE AS $$
+    SELECT l.pid, format('%s %s', a.pid, extract(epoch FROM a.backend_start)),
+           format('PostgreSQL backend %s%s', l.pid, ', application ' || nullif(a.application_name, ''))
+    FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'advisory' AND l.granted
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND l.classid = ((a_key >> 32) & 4294967295)::oid AND l.objid = (a_key & 4294967295)::oid
+      AND l.objsubid = CASE WHEN a_two_part THEN 2 ELSE 1 END
+$$;
+
+-- Gives one advisory lock of this session back.
+CREATE OR REPLACE FUNCTION @schema@.unlock(a_two_part boolean, a_key bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT CASE WHEN a_two_part THEN pg_advisory_unlock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
+                ELSE pg_advisory_unlock(a_key) END
+$$;
+
+-- Tells the one who has waited longest that the lock may be free. Returns its channel.
+CREATE OR REPLACE FUNCTION @schema@.wake(a_two_part boolean, a_key bigint) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    first text;
+BEGIN
+    SELECT w.channel INTO first FROM @schema@.waiters w
+    WHERE w.two_part = a_two_part AND w.key = a_key AND w.until > clock_timestamp()
+    ORDER BY w.since LIMIT 1;
+    IF FOUND THEN
+        PERFORM pg_notify(first, format('free %s %s', a_two_part::integer, a_key));
+    END IF;
+    RETURN first;
+END $$;
+
+-- The next token of a lock whose last one was a_last.
+CREATE OR REPLACE FUNCTION @schema@.next_token(a_last bigint, a_sequence text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT greatest(a_last + 1, CASE WHEN a_sequence IS NULL THEN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+                                     ELSE nextval(a_sequence::regclass) END)
+$$;
+
+-- Takes a lock if it is free: then o_token is its token. Otherwise says who has it; o_state is
+--   held      by a lease, of which o_left milliseconds are left
+--   foreign   by a session that has the advisory lock and no lease
+--   moving    by nobody we can name: it is changing hands, or a transaction has it
+-- With a_channel, the caller waits and is told there.
+CREATE OR REPLACE FUNCTION @schema@.acquire(
+    a_two_part boolean, a_key bigint, a_name text, a_owner text, a_term bigint,
+    a_host text, a_process integer, a_note text, a_session text, a_own_channel text,
+    a_delay boolean, a_sequence text, a_channel text,
+    OUT o_token bigint, OUT o_state text, OUT o_name text, OUT o_owner text, OUT o_holder_token bigint,
+    OUT o_host text, OUT o_process integer, OUT o_note text, OUT o_since bigint, OUT o_left bigint, OUT o_revoked text
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    held @schema@.locks;
+    locked boolean;
+BEGIN
+    FOR turn IN 1..3 LOOP
+        -- The transaction's lock first: whatever fails below gives it back, and nothing is left with the session.
+        IF (CASE WHEN a_two_part THEN pg_try_advisory_xact_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
+                 ELSE pg_try_advisory_xact_lock(a_key) END) THEN
+            -- Re-reads the row under its lock. That a session may lock twice does not matter here: a lease of the same
+            -- session keeps others out as any other does.
+            UPDATE @schema@.locks l
+            SET name = a_name, token = @schema@.next_token(l.token, a_sequence), owner = a_owner,
+                ends = clock_timestamp() + a_term * interval '1 millisecond', since = clock_timestamp(),
+                host = a_host, process = a_process, note = a_note, session = a_session, channel = a_own_channel,
+                delay = a_delay, revoked = NULL
+            WHERE l.two_part = a_two_part AND l.key = a_key
+              AND (l.owner IS NULL OR l.ends <= clock_timestamp() OR (NOT l.delay AND l.session <> a_session))
+            RETURNING l.token INTO o_token;
+            IF NOT FOUND THEN
+                INSERT INTO @schema@.locks AS l (two_part, key, name, token, owner, ends, since, host, process, note,
+                                               session, channel, delay)
+                VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), a_owner,
+                        clock_timestamp() + a_term * interval '1 millisecond', clock_timestamp(), a_host, a_process,
+                        a_note, a_session, a_own_channel, a_delay)
+                ON CONFLICT DO NOTHING
+                RETURNING l.token INTO o_token;
+            END IF;
+            IF FOUND THEN
+                -- Certain to succeed: the transaction has it.
+                IF a_two_part THEN
+                    locked := pg_try_advisory_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer);
+                ELSE
+                    locked := pg_try_advisory_lock(a_key);
+                END IF;
+                RETURN;
+            END IF;
+        END IF;
+        locked := false;
+        IF a_channel IS NOT NULL THEN
+            -- A release needs the same row: it comes before this, and is seen below, or behind, and sees who waits.
+            SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key
+            FOR NO KEY UPDATE SKIP LOCKED;
+            locked := FOUND;
+        END IF;
+        IF NOT locked THEN
+            SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key;
+        END IF;
+        EXIT WHEN held.owner IS NOT NULL AND held.ends > clock_timestamp();
+    END LOOP;
+    IF a_channel IS NOT NULL THEN
+        INSERT INTO @schema@.waiters AS w (two_part, key, channel, since, until)
+        VALUES (a_two_part, a_key, a_channel, clock_timestamp(), clock_timestamp() + interval '3 seconds')
+        ON CONFLICT (two_part, key, channel) DO UPDATE SET until = excluded.until;
+    END IF;
+    o_name := a_name;
+    IF held.owner IS NOT NULL THEN
+        o_state := CASE WHEN held.ends > clock_timestamp() AND (locked OR a_channel IS NULL) THEN 'held' ELSE 'moving' END;
+        o_name := held.name;
+        o_owner := held.owner;
+        o_holder_token := held.token;
+        o_host := held.host;
+        o_process := held.process;
+        o_note := held.note;
+        o_since := (extract(epoch FROM held.since) * 1000)::bigint;
+        o_left := greatest(0, extract(epoch FROM held.ends - clock_timestamp()) * 1000)::bigint;
+        o_revoked := held.revoked;
+    ELSE
+        SELECT b.about INTO o_note FROM @schema@.backends_with(a_two_part, a_key) b LIMIT 1;
+        o_state := CASE WHEN FOUND THEN 'foreign' ELSE 'moving' END;
+    END IF;
+    -- A live holder gives its advisory lock back when its lease ends. One that has not is stopped or out of reach.
+    IF held.owner IS NOT NULL AND held.ends < clock_timestamp() - interval '2 seconds' THEN
+        PERFORM @schema@.end_session(a_two_part, a_key, held.session);
+    END IF;
+END $$;
+
+-- Ends the session that has an advisory lock, if it is this one and we may.
+CREATE OR REPLACE FUNCTION @schema@.end_session(a_two_part boolean, a_key bigint, a_session text)
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT bool_or(pg_terminate_backend(b.pid)) FROM @schema@.backends_with(a_two_part, a_key) b
+            WHERE b.session = a_session);
+EXCEPTION WHEN insufficient_privilege THEN
+    RETURN false;
+END $$;
+
+-- Gives a lock back, if it is a_owner's. a_unlock: this session's advisory lock is given back in any case; if it is
+-- null, only with the row. o_woken is the channel of the waiter that was told. a_session asks whether a session,
+-- in which the lock may still be granted, has ended.
+CREATE OR REPLACE FUNCTION @schema@.release(
+    a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_session text,
+    OUT o_found boolean, OUT o_woken text, OUT o_alive boolean
+) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    o_alive := false;
+    IF a_session IS NOT NULL THEN
+        -- Looked at first: what a session that is gone by now has committed is seen below.
+        o_alive := EXISTS (SELECT FROM pg_stat_activity a
+                           WHERE format('%s %s', a.pid, extract(epoch FROM a.backend_start)) = a_session);
+    END IF;
+    IF current_setting('synchronous_commit') <> 'off' THEN
+        -- A release that a crash undoes costs the rest of the lease, and no more.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    UPDATE @schema@.locks l
+    SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner;
+    o_found := FOUND;
+    IF o_found THEN
+        o_woken := @schema@.wake(a_two_part, a_key);
+    END IF;
+    IF coalesce(a_unlock, o_found) THEN
+        PERFORM @schema@.unlock(a_two_part, a_key);
+    END IF;
+END $$;
+
+-- Renews locks: a_terms has milliseconds, or null where a lock is only looked after. a_bound are those whose advisory lock
+-- this session has. Returns those that are not held any more, by their place, with what was found
+--   unlocked  the lease is there, the advisory lock is not
+--   revoked   by an operator, o_reason says why
+--   ended     nobody renewed it in time
+--   gone      the row is somebody else's or nobody's
+-- and gives their advisory locks back.
+CREATE OR REPLACE FUNCTION @schema@.renew(
+    a_pid integer, a_two_parts boolean[], a_keys bigint[], a_owners text[], a_terms bigint[], a_bound boolean[]
+) RETURNS TABLE (o_place integer, o_found text, o_reason text) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    ours text[];
+    renewed integer[];
+    lost record;
+BEGIN
+    IF a_pid <> pg_backend_pid() THEN
+        RAISE EXCEPTION 'this session has moved from backend % to %', a_pid, pg_backend_pid() USING ERRCODE = 'FP001';
+    END IF;
+    IF true = ANY (a_bound) THEN
+        SELECT array_agg(format('%s %s', (l.objsubid = 2)::integer, (l.classid::bigint << 32) | l.objid::bigint)) INTO ours
+        FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.granted AND l.pid = a_pid AND l.mode = 'ExclusiveLock';
+    END IF;
+    WITH done AS (
+        UPDATE @schema@.locks l
+        SET ends = greatest(l.ends, clock_timestamp() + r.term * interval '1 millisecond')
+        FROM unnest(a_two_parts, a_keys, a_owners, a_terms, a_bound) WITH ORDINALITY AS r (two_part, key, owner, term, bound, n)
+        WHERE l.two_part = r.two_part AND l.key = r.key AND l.owner = r.owner AND r.term IS NOT NULL
+          AND l.revoked IS NULL AND l.ends > clock_timestamp()
+          AND (NOT r.bound OR format('%s %s', r.two_part::integer, r.key) = ANY (ours))
+        RETURNING r.n::integer AS n
+    )
+    SELECT coalesce(array_agg(n), '{}') INTO renewed FROM done;
+    FOR lost IN
+        SELECT r.n::integer AS n, r.two_part, r.key, r.bound,
+               format('%s %s', r.two_part::integer, r.key) = ANY (ours) IS TRUE AS locked, l.revoked,
+               CASE WHEN l.owner IS DISTINCT FROM r.owner THEN 'gone'
+                    WHEN l.revoked IS NOT NULL THEN 'revoked'
+                    WHEN l.ends <= clock_timestamp() THEN 'ended'
+                    WHEN r.bound AND format('%s %s', r.two_part::integer, r.key) = ANY (ours) IS NOT TRUE THEN 'unlocked'
+               END AS found
+        FROM unnest(a_two_parts, a_keys, a_owners, a_terms, a_bound) WITH ORDINALITY AS r (two_part, key, owner, term, bound, n)
+        LEFT JOIN @schema@.locks l ON l.two_part = r.two_part AND l.key = r.key
+        WHERE NOT r.n::integer = ANY (renewed)
+    LOOP
+        o_place := lost.n;
+        o_reason := lost.revoked;
+        -- One that was to be renewed and is in order now was not a moment ago.
+        o_found := coalesce(lost.found, CASE WHEN a_terms[lost.n] IS NOT NULL THEN 'gone' END);
+        CONTINUE WHEN o_found IS NULL;
+        IF lost.bound AND lost.locked AND o_found <> 'revoked' THEN
+            PERFORM @schema@.unlock(lost.two_part, lost.key);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Turns a held lock into a lease alone. False if it is not held any more.
+CREATE OR REPLACE FUNCTION @schema@.detach(a_two_part boolean, a_key bigint, a_owner text, a_term bigint)
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    UPDATE @schema@.locks l
+    SET session = NULL, channel = NULL, delay = true,
+        ends = greatest(l.ends, clock_timestamp() + a_term * interval '1 millisecond')
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner
+      AND l.revoked IS NULL AND l.ends > clock_timestamp();
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM @schema@.unlock(a_two_part, a_key);
+    RETURN true;
+END $$;
+
+-- Asks a lock back from its holder, or frees its row at once. o_token is fresh, and null if nobody holds the lock.
+CREATE OR REPLACE FUNCTION @schema@.revoke(
+    a_two_part boolean, a_key bigint, a_owner text, a_reason text, a_now boolean, a_sequence text,
+    OUT o_token bigint, OUT o_session text
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    held @schema@.locks;
+BEGIN
+    SELECT * INTO held FROM @schema@.locks l
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.ends > clock_timestamp() FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    o_token := @schema@.next_token(held.token, a_sequence);
+    o_session := held.session;
+    UPDATE @schema@.locks l
+    SET token = o_token, revoked = a_reason, owner = CASE WHEN a_now THEN NULL ELSE l.owner END,
+        ends = CASE WHEN a_now THEN clock_timestamp() ELSE l.ends END
+    WHERE l.two_part = a_two_part AND l.key = a_key;
+    IF held.channel IS NOT NULL THEN
+        PERFORM pg_notify(held.channel,
+            format('%s %s %s', CASE WHEN a_now THEN 'taken' ELSE 'revoked' END, a_owner, left(a_reason, 1000)));
+    END IF;
+    IF a_now THEN
+        PERFORM @schema@.wake(a_two_part, a_key);
+    END IF;
+END $$;
+
+-- A fresh token for a lock that a foreign session has.
+CREATE OR REPLACE FUNCTION @schema@.raise_token(a_two_part boolean, a_key bigint, a_name text, a_sequence text)
+RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    INSERT INTO @schema@.locks AS l (two_part, key, name, token, ends, since, delay)
+    VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), clock_timestamp(), clock_timestamp(), false)
+    ON CONFLICT (two_part, key) DO UPDATE SET token = greatest(l.token + 1, excluded.token)
+    RETURNING l.token
+$$;
+
+-- For callers of other make: takes a lock until the end of the current transaction, and returns its token. Waits for
+-- it; `try_lock_in_transaction` returns null instead. A statement of its own, in READ COMMITTED: one that began
+-- before the lock was granted does not see what the last holder has written.
+CREATE OR REPLACE FUNCTION @schema@.lock_in_transaction(a_name text, a_sequence text DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    found_key record;
+    left_over double precision;
+BEGIN
+    PERFORM @schema@.check_isolation();
+    found_key := @schema@.key_of(a_name);
+    IF found_key.two_part THEN
+        PERFORM pg_advisory_xact_lock((found_key.key >> 32)::integer, (found_key.key << 32 >> 32)::integer);
+    ELSE
+        PERFORM pg_advisory_xact_lock(found_key.key);
+    END IF;
+    LOOP
+        SELECT extract(epoch FROM l.ends - clock_timestamp()) INTO left_over FROM @schema@.locks l
+        WHERE l.two_part = found_key.two_part AND l.key = found_key.key AND l.owner IS NOT NULL AND l.ends > clock_timestamp()
+          AND (l.delay OR l.session IS NULL);
+        EXIT WHEN NOT FOUND;
+        -- The session of the holder is gone, or the lock is detached: its lease counts.
+        PERFORM pg_sleep(least(left_over, 0.05));
+    END LOOP;
+    RETURN @schema@.mark_transaction(found_key.two_part, found_key.key, a_name, a_sequence);
+END $$;
+
+CREATE OR REPLACE FUNCTION @schema@.try_lock_in_transaction(a_name text, a_sequence text DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    found_key record;
+BEGIN
+    PERFORM @schema@.check_isolation();
+    found_key := @schema@.key_of(a_name);
+    IF NOT (CASE WHEN found_key.two_part
+                 THEN pg_try_advisory_xact_lock((found_key.key >> 32)::integer, (found_key.key << 32 >> 32)::integer)
+                 ELSE pg_try_advisory_xact_lock(found_key.key) END) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM FROM @schema@.locks l
+    WHERE l.two_part = found_key.two_part AND l.key = found_key.key AND l.owner IS NOT NULL AND l.ends > clock_timestamp()
+      AND (l.delay OR l.session IS NULL);
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN @schema@.mark_transaction(found_key.two_part, found_key.key, a_name, a_sequence);
+END $$;
+
+CREATE OR REPLACE FUNCTION @schema@.check_isolation() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a lock in a % transaction protects nothing: its snapshot may be older than the lock',
+            current_setting('transaction_isolation')
+            USING ERRCODE = 'FP002', HINT = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+END $$;
+
+-- A transaction has the lock: raises the token, and has the first waiter told at its commit.
+CREATE OR REPLACE FUNCTION @schema@.mark_transaction(a_two_part boolean, a_key bigint, a_name text, a_sequence text)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    fresh bigint;
+BEGIN
+    INSERT INTO @schema@.locks AS l (two_part, key, name, token, ends, since, delay)
+    VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), clock_timestamp(), clock_timestamp(), false)
+    ON CONFLICT (two_part, key) DO UPDATE
+    SET name = excluded.name, token = greatest(l.token + 1, excluded.token), owner = NULL, ends = clock_timestamp(),
+        session = NULL, channel = NULL, revoked = NULL
+    RETURNING l.token INTO fresh;
+    PERFORM @schema@.wake(a_two_part, a_key);
+    RETURN fresh;
+END $$;
+
+-- Removes what nobody has used for a day: the clock keeps the tokens that follow larger.
+CREATE OR REPLACE FUNCTION @schema@.collect() RETURNS void LANGUAGE sql VOLATILE AS $$
+    DELETE FROM @schema@.locks l WHERE l.ends < clock_timestamp() - interval '1 day';
+    DELETE FROM @schema@.waiters w WHERE w.until < clock_timestamp() - interval '1 minute';
+$$;

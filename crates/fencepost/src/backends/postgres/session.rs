@@ -1,0 +1,246 @@
+//! The session that has the advisory locks of this client, and the locks it holds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement};
+
+use super::config::Config;
+use super::key::Key;
+use super::wire::Wire;
+use crate::backend::{Signal, lock};
+use crate::clock::{Clock, Moment};
+use crate::{Loss, Name, Owner, Result};
+
+/// How often a session looks after its locks, however long their ttl is: what ends a lock early is noticed by then.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) wire: Wire,
+    pub(super) pid: i32,
+    /// The backend, as the table of locks names it.
+    pub(super) id: String,
+    pub(super) statements: Statements,
+    /// When the server answered last.
+    heard: Mutex<Moment>,
+    pub(super) alarm: Arc<Alarm>,
+    /// Ends when its last lock does.
+    pub(super) retiring: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) acquire: Statement,
+    pub(super) release: Statement,
+    pub(super) renew: Statement,
+    pub(super) detach: Statement,
+    pub(super) leave: Statement,
+}
+
+impl Statements {
+    pub(super) async fn prepare(config: &Config, wire: &Wire) -> Result<Self> {
+        let prepare = async |text: &str| {
+            wire.client.prepare(&config.sql(text)).await.map_err(|error| config.trouble(error))
+        };
+        let (acquire, release, renew, detach, leave) = tokio::try_join!(
+            prepare("SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"),
+            prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5)"),
+            prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6)"),
+            prepare("SELECT @schema@.detach($1, $2, $3, $4)"),
+            prepare("DELETE FROM @schema@.waiters WHERE two_part = $1 AND key = $2 AND channel = $3"),
+        )?;
+        Ok(Self { acquire, release, renew, detach, leave })
+    }
+}
+
+impl Session {
+    pub(super) fn new(wire: Wire, (pid, id): (i32, String), statements: Statements, now: Moment) -> Self {
+        Self {
+            wire,
+            pid,
+            id,
+            statements,
+            heard: Mutex::new(now),
+            alarm: Arc::default(),
+            retiring: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        self.wire.is_usable()
+    }
+
+    /// Runs one statement. It is sent at the first poll, behind all that was sent before.
+    pub(super) async fn ask(
+        &self,
+        clock: &Clock,
+        statement: &Statement,
+        arguments: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let rows = self.wire.client.query(statement, arguments).await;
+        *lock(&self.heard) = clock.now();
+        if rows.as_ref().is_err_and(is_another) {
+            self.wire.close();
+        }
+        rows
+    }
+
+    pub(super) fn heard_since(&self, moment: Moment) -> bool {
+        *lock(&self.heard) >= moment
+    }
+}
+
+/// The session is not what it was: another backend serves it, or somebody has reset it. Its locks are gone.
+fn is_another(error: &tokio_postgres::Error) -> bool {
+    matches!(error.code(), Some(code) if code.code() == "FP001" || *code == SqlState::INVALID_SQL_STATEMENT_NAME)
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.alarm.set(Moment::at(Duration::ZERO));
+    }
+}
+
+/// When the warden of a session looks next. Apart from the session, which the warden must not keep alive.
+#[derive(Debug)]
+pub(super) struct Alarm {
+    at: Mutex<Moment>,
+    sooner: Notify,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Self { at: Mutex::new(Moment::NEVER), sooner: Notify::new() }
+    }
+}
+
+impl Alarm {
+    /// Rings at `moment` at the latest.
+    pub(super) fn set(&self, moment: Moment) {
+        let mut at = lock(&self.at);
+        if moment < *at {
+            *at = moment;
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Sets it anew, whatever it was set to, and waits for it.
+    pub(super) async fn rings(&self, clock: &Clock, moment: Moment) {
+        *lock(&self.at) = moment;
+        loop {
+            let at = *lock(&self.at);
+            tokio::select! {
+                () = self.sooner.notified() => {}
+                () = clock.sleep_until(at), if at != Moment::NEVER => return,
+            }
+        }
+    }
+}
+
+/// One held lock, as far as others than its guard have to know.
+#[derive(Debug)]
+pub(super) struct Bond {
+    pub(super) key: Key,
+    pub(super) name: Name,
+    pub(super) owner: Owner,
+    pub(super) signal: Arc<Signal>,
+    /// Whose advisory lock it is; `None` for one that is a lease alone.
+    pub(super) session: Option<Arc<Session>>,
+    /// The advisory lock has not been given back yet. It counts on the server, so it is given back once.
+    locked: AtomicBool,
+    /// When the lease ends, by our clock.
+    pub(super) until: Mutex<Moment>,
+}
+
+impl Bond {
+    pub(super) fn new(
+        key: Key,
+        name: Name,
+        owner: Owner,
+        signal: Arc<Signal>,
+        session: Option<Arc<Session>>,
+        until: Moment,
+    ) -> Arc<Self> {
+        let locked = AtomicBool::new(session.is_some());
+        Arc::new(Self { key, name, owner, signal, session, locked, until: Mutex::new(until) })
+    }
+
+    /// The session, while it has the advisory lock.
+    pub(super) fn bound(&self) -> Option<&Arc<Session>> {
+        self.session.as_ref().filter(|_| self.locked.load(Ordering::Acquire))
+    }
+
+    /// Makes the caller the one who gives the advisory lock back; `false` if somebody has.
+    pub(super) fn unlock(&self) -> bool {
+        self.locked.swap(false, Ordering::AcqRel)
+    }
+
+    /// It was not given back after all.
+    pub(super) fn relock(&self) {
+        self.locked.store(true, Ordering::Release);
+    }
+
+    pub(super) fn until(&self) -> Moment {
+        *lock(&self.until)
+    }
+
+    pub(super) fn is_on(&self, session: &Arc<Session>) -> bool {
+        self.session.as_ref().is_some_and(|own| Arc::ptr_eq(own, session))
+    }
+}
+
+/// All held locks of a store.
+#[derive(Debug, Default)]
+pub(super) struct Bonds(Mutex<HashMap<Owner, Arc<Bond>>>);
+
+impl Bonds {
+    pub(super) fn insert(&self, bond: &Arc<Bond>) {
+        lock(&self.0).insert(bond.owner, bond.clone());
+        if let Some(session) = &bond.session {
+            session.alarm.set(bond.until());
+            if !session.is_usable() {
+                bond.signal.raise(Loss::SessionEnded);
+            }
+        }
+    }
+
+    /// Forgets a lock, unless it was attached anew.
+    pub(super) fn remove(&self, bond: &Arc<Bond>) {
+        {
+            let mut bonds = lock(&self.0);
+            if bonds.get(&bond.owner).is_some_and(|found| Arc::ptr_eq(found, bond)) {
+                bonds.remove(&bond.owner);
+            }
+        }
+        if let Some(session) = &bond.session
+            && session.retiring.load(Ordering::Acquire)
+            && self.on(session).is_empty()
+        {
+            session.wire.close();
+        }
+    }
+
+    pub(super) fn get(&self, owner: Owner) -> Option<Arc<Bond>> {
+        lock(&self.0).get(&owner).cloned()
+    }
+
+    /// The locks that a session has.
+    pub(super) fn on(&self, session: &Arc<Session>) -> Vec<Arc<Bond>> {
+        let bonds = lock(&self.0);
+        bonds.values().filter(|bond| bond.is_on(session) && bond.bound().is_some()).cloned().collect()
+    }
+
+    /// The session has ended, and all its advisory locks with it.
+    pub(super) fn end(&self, session: &Arc<Session>) {
+        let bonds = lock(&self.0);
+        for bond in bonds.values().filter(|bond| bond.is_on(session)) {
+            bond.signal.raise(Loss::SessionEnded);
+        }
+    }
+}

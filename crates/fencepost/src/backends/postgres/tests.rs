@@ -1,0 +1,100 @@
+//! What happens to a lock when somebody uses our own session behind our back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_testkit::{LIMIT, postgres::Server};
+
+use super::Store;
+use super::config::Config;
+use super::hub::Hub;
+use super::key::Key;
+use crate::url::StoreUrl;
+use crate::{Guard, Locks, Loss, State};
+
+const LONG: Duration = Duration::from_secs(600);
+
+async fn hub(database: &str) -> (Arc<Hub>, Locks) {
+    let url = StoreUrl::parse(&Server::shared().url(database)).unwrap();
+    let hub = Hub::new(Config::from_url(url).unwrap()).unwrap();
+    let locks = Locks::assemble(Arc::new(Store(hub.clone())), None).unwrap();
+    (hub, locks)
+}
+
+async fn is_lost(guard: &Guard) -> Loss {
+    tokio::time::timeout(LIMIT, guard.lost()).await.expect("it is noticed")
+}
+
+/// Runs SQL on the session that has the locks, and expects both of two locks to be lost: one that is renewed often, and
+/// one whose renewal is minutes away.
+async fn ends_all_locks(sql: &str) {
+    let server = Server::shared();
+    let database = server.create_database();
+    let (hub, locks) = hub(&database).await;
+    let often = locks.lock("often").ttl(LONG).renew_every(Duration::from_millis(50)).acquire().await.unwrap();
+    let seldom = locks.lock("seldom").ttl(LONG).acquire().await.unwrap();
+    assert!(matches!(seldom.state(), State::Held { .. }));
+    let before = hub.session().await.unwrap();
+    before.wire.client.batch_execute(sql).await.unwrap();
+    assert_eq!(is_lost(&often).await, Loss::SessionEnded);
+    assert_eq!(is_lost(&seldom).await, Loss::SessionEnded);
+    // The leases outlive the session: nobody else gets in until they are given back.
+    let (_other, rival) = self::hub(&database).await;
+    assert!(rival.lock("seldom").try_acquire().await.unwrap().is_none());
+    let token = seldom.token();
+    drop((often, seldom));
+    let next = rival.lock("seldom").wait(LIMIT).acquire().await.unwrap();
+    assert!(next.token() > token);
+    locks.lock("often").wait(LIMIT).acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn unlocking_everything_is_noticed() {
+    ends_all_locks("SELECT pg_advisory_unlock_all()").await;
+}
+
+#[tokio::test]
+async fn a_reset_session_is_noticed() {
+    ends_all_locks("DISCARD ALL").await;
+}
+
+#[tokio::test]
+async fn a_name_has_the_same_key_here_and_in_sql() {
+    let server = Server::shared();
+    let database = server.create_database();
+    let (hub, _locks) = hub(&database).await;
+    let session = hub.session().await.unwrap();
+    for name in [
+        "a",
+        "ä/ö",
+        "pg:12345",
+        "pg:-1",
+        "pg:1,42",
+        "pg:-1,-42",
+        "pg:x",
+        "pg:1,",
+        "pg:9223372036854775808",
+        "pg:+1",
+    ] {
+        let sql = hub.config.sql("SELECT two_part, key FROM @schema@.key_of($1)");
+        let row = session.wire.client.query_one(&sql, &[&name]).await.unwrap();
+        let key = Key::of(&hub.config.schema, name);
+        assert_eq!((row.get::<_, bool>(0), row.get::<_, i64>(1)), (key.two_part, key.number), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_store() {
+    let server = Server::shared();
+    let database = server.create_database();
+    let (hub, locks) = hub(&database).await;
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let count = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'");
+    assert_eq!(server.psql("postgres", &count), "2");
+    drop((hub, locks));
+    tokio::task::spawn_blocking(move || {
+        fencepost_testkit::eventually("no connection is left", || server.psql("postgres", &count) == "0");
+    })
+    .await
+    .unwrap();
+}

@@ -1,0 +1,157 @@
+//! One connection, driven on the keeper's runtime: whatever becomes of the caller's, what was sent is answered.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_postgres::{AsyncMessage, Client, NoTls, Socket};
+
+use super::config::{Config, KEEPALIVE, USER_TIMEOUT};
+use super::trouble::FIX;
+use crate::keeper::Keeper;
+use crate::{Error, Result};
+
+pub(super) struct Wire {
+    pub(super) client: Client,
+    /// Ends with the connection.
+    ended: watch::Receiver<()>,
+    driver: AbortHandle,
+    /// A forked child has the parent's memory and not its threads: nobody would drive this there.
+    process: u32,
+}
+
+type Messages =
+    Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> + Send>;
+
+impl Wire {
+    /// Connects. Called on the keeper's runtime.
+    pub(super) async fn open(
+        config: &Config,
+        keeper: &Keeper,
+        notified: impl Fn(&str) + Send + 'static,
+    ) -> Result<Self> {
+        let (client, mut messages) = dial(config).await?;
+        let (alive, ended) = watch::channel(());
+        let driver = keeper.runtime().spawn(async move {
+            while let Some(Ok(message)) = poll_fn(&mut *messages).await {
+                if let AsyncMessage::Notification(notification) = message {
+                    notified(notification.payload());
+                }
+            }
+            drop(alive);
+        });
+        Ok(Self { client, ended, driver: driver.abort_handle(), process: std::process::id() })
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        !self.client.is_closed() && self.process == std::process::id()
+    }
+
+    /// Waits for the end of the connection.
+    pub(super) fn end(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut ended = self.ended.clone();
+        async move { while ended.changed().await.is_ok() {} }
+    }
+
+    pub(super) fn close(&self) {
+        self.driver.abort();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").field("usable", &self.is_usable()).finish_non_exhaustive()
+    }
+}
+
+async fn dial(config: &Config) -> Result<(Client, Messages)> {
+    #[cfg(feature = "tls")]
+    if let Some(files) = &config.tls {
+        return dial_with(config, super::tls::Tls::new(files)?).await;
+    }
+    dial_with(config, NoTls).await
+}
+
+async fn dial_with<T>(config: &Config, tls: T) -> Result<(Client, Messages)>
+where
+    T: tokio_postgres::tls::MakeTlsConnect<Socket>,
+    T::Stream: Send + 'static,
+{
+    let (client, mut connection) = config.server.connect(tls).await.map_err(|error| config.trouble(error))?;
+    Ok((client, Box::new(move |context| connection.poll_message(context))))
+}
+
+/// Which backend serves a client now. By the simple protocol: a pool would give the two halves of a prepared
+/// statement to two backends.
+async fn backend(client: &Client) -> Result<Option<String>, tokio_postgres::Error> {
+    let messages = client.simple_query("SELECT pg_backend_pid()").await?;
+    Ok(messages.iter().find_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    }))
+}
+
+/// Refuses to work through something that gives a session's backend to others between its transactions. The
+/// same answer twice would prove nothing: a pool usually gives the backend it gave last. But a second client with a transaction
+/// open either gets the first one's backend, or forces the first one to another.
+pub(super) async fn refuse_pools(config: &Config, session: &Client, other: &Client) -> Result<()> {
+    let trouble = |error| config.trouble(error);
+    let pooled =
+        |how: &str| Error::config(format!("{} is a pool that {how} session locks; {FIX}", config.label));
+    let own = backend(session).await.map_err(trouble)?;
+    other.simple_query("BEGIN").await.map_err(|_| pooled("knows no transactions and no"))?;
+    for _ in 0..3 {
+        if backend(other).await.map_err(trouble)? == own || backend(session).await.map_err(trouble)? != own {
+            return Err(pooled("shares connections between clients and loses"));
+        }
+    }
+    other.simple_query("COMMIT").await.map(drop).map_err(trouble)
+}
+
+/// Sets what a session needs, where the server knows it, whatever its defaults are. Returns its identity.
+pub(super) async fn set_up(config: &Config, client: &Client) -> Result<(i32, String)> {
+    let (seconds, half) = (KEEPALIVE.as_secs().to_string(), (KEEPALIVE / 2).as_secs().to_string());
+    let (timeout, user_timeout) =
+        (config.timeout.as_millis().to_string(), USER_TIMEOUT.as_millis().to_string());
+    let mut settings = vec![
+        ("default_transaction_isolation", "read committed"),
+        ("default_transaction_read_only", "off"),
+        ("statement_timeout", "0"),
+        ("transaction_timeout", "0"),
+        ("idle_session_timeout", "0"),
+        ("idle_in_transaction_session_timeout", "0"),
+        // Nobody shall hold up all others on this connection by a row that somebody has locked.
+        ("lock_timeout", &timeout),
+        ("tcp_keepalives_idle", &seconds),
+        ("tcp_keepalives_interval", &half),
+        ("tcp_keepalives_count", "2"),
+        ("tcp_user_timeout", &user_timeout),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("jit", "off"),
+    ];
+    // A server that is set to forget by itself is told otherwise; one that waits for its standbys goes on doing so.
+    settings.push(("synchronous_commit", if config.durable { "on" } else { "off" }));
+    let (names, values): (Vec<&str>, Vec<&str>) = settings.into_iter().unzip();
+    let trouble = |error| config.trouble(error);
+    let set = "SELECT set_config(v.name, v.value, false) FROM unnest($1::text[], $2::text[]) v (name, value) \
+               JOIN pg_settings s ON s.name = v.name \
+               WHERE v.name <> 'synchronous_commit' OR v.value = 'off' OR s.setting = 'off'";
+    client.query(set, &[&names, &values]).await.map_err(trouble)?;
+    let who = "SELECT pg_backend_pid(), format('%s %s', pid, extract(epoch FROM backend_start)), pg_is_in_recovery() \
+               FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+    let row = client.query_one(who, &[]).await.map_err(trouble)?;
+    if row.get(2) {
+        return Err(Error::config(format!(
+            "{} is a standby, which grants no locks; name the primary",
+            config.label
+        )));
+    }
+    Ok((row.get(0), row.get(1)))
+}

@@ -1,0 +1,90 @@
+//! A server that crashes, or stands still as a whole.
+
+use fencepost::{Error, Locks, Loss};
+use fencepost_testkit::postgres::Server;
+
+use crate::stage::{LONG, bounded, take, until};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_ends_sessions_and_keeps_what_was_durable() {
+    let mut server = Server::config().fsync().start();
+    let database = server.create_database();
+    let url = format!("{}?durable=yes", server.url(&database));
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut last = None;
+    for _ in 0..3 {
+        let guard = take(&locks, "a").await;
+        assert!(Some(guard.token()) > last);
+        server.kill();
+        assert_eq!(bounded("the guard learns it", guard.lost()).await, Loss::SessionEnded);
+        let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        server.restart();
+        // Its last grant was on disk before it was told.
+        let rival = Locks::connect(&url).await.unwrap();
+        assert!(rival.lock("a").try_acquire().await.unwrap().is_none());
+        let holder = rival.show("a").await.unwrap().unwrap();
+        assert_eq!((holder.owner, holder.token), (Some(guard.owner()), Some(guard.token())));
+        last = Some(guard.token());
+        drop(guard);
+    }
+    take(&locks, "a").await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_may_lose_a_grant_that_was_not_durable_and_still_no_token_repeats() {
+    let mut server = Server::start();
+    let database = server.create_database();
+    let url = server.url(&database);
+    let mut last = None;
+    for _ in 0..3 {
+        let locks = Locks::connect(&url).await.unwrap();
+        for _ in 0..20 {
+            let guard = bounded("it is acquired", take(&locks, "a")).await;
+            assert!(Some(guard.token()) > last, "{:?} after {last:?}", guard.token());
+            last = Some(guard.token());
+            guard.release().await.unwrap();
+        }
+        server.restart();
+        // A crash may also lose releases.
+        server.psql(&database, "UPDATE fencepost.locks SET ends = clock_timestamp()");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_sits_out_a_crash() {
+    let mut server = Server::start();
+    let database = server.create_database();
+    let (locks, rival) = (
+        Locks::connect(&server.url(&database)).await.unwrap(),
+        Locks::connect(&server.url(&database)).await.unwrap(),
+    );
+    let held = take(&locks, "a").await;
+    let waiter = tokio::spawn({
+        let lock = rival.lock("a").ttl(LONG);
+        async move { lock.acquire().await.unwrap() }
+    });
+    until("the server knows that it waits", async || {
+        server.psql(&database, "SELECT count(*) FROM fencepost.waiters") == "1"
+    })
+    .await;
+    server.restart();
+    bounded("the guard learns it", held.lost()).await;
+    drop(held);
+    bounded("the waiter gets the lock", waiter).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_stopped_server_does_when_it_wakes_up_is_undone() {
+    let server = Server::start();
+    let database = server.create_database();
+    let url = format!("{}?timeout=500ms", server.url(&database));
+    let locks = Locks::connect(&url).await.unwrap();
+    server.pause();
+    let error = bounded("the try ends", locks.lock("a").ttl(LONG).try_acquire()).await.unwrap_err();
+    let connecting = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();
+    server.resume();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(matches!(connecting, Error::Unavailable { .. }), "{connecting}");
+    take(&locks, "a").await.release().await.unwrap();
+}

@@ -1,0 +1,148 @@
+//! Who may connect, over what, and what is said if they may not.
+
+use std::error::Error as _;
+
+use fencepost::{Error, Locks};
+use fencepost_testkit::{Certificates, postgres::Server};
+
+use crate::stage::{Database, bounded, take};
+
+const PASSWORD: &str = "correct-horse/battery";
+
+/// All an error says: to people, to developers, and in its sources.
+fn everything(error: &Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text += &format!(" {inner} {inner:?}");
+        source = inner.source();
+    }
+    text
+}
+
+async fn works(url: &str) {
+    let locks = bounded("connecting ends", Locks::connect(url)).await.unwrap();
+    let guard = take(&locks, "a").await;
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    locks.close().await;
+}
+
+fn url_of(database: &Database, user: &str, password: &str) -> String {
+    let password = password.replace('/', "%2F");
+    format!("postgres://{user}:{password}@{}/{}", database.server.addr(), database.name)
+}
+
+/// Makes a user; all tests share the server, so each has one of its own.
+fn user(database: &Database) -> String {
+    let user = format!("user_{}", database.name);
+    database.psql(&format!("CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'"));
+    user
+}
+
+#[tokio::test]
+async fn by_address_and_by_unix_socket_with_either_scheme() {
+    let database = Database::new();
+    let (port, socket) = (database.server.addr().port(), database.server.socket().display().to_string());
+    works(&database.url()).await;
+    works(&database.url().replace("postgres://", "postgresql://").replace("127.0.0.1", "localhost")).await;
+    works(&format!("postgres://postgres@/{}?host={socket}&port={port}", database.name)).await;
+}
+
+#[tokio::test]
+async fn the_first_of_several_hosts_that_takes_writes_is_used() {
+    let database = Database::new();
+    let addr = database.server.addr();
+    works(&format!("postgres://postgres@127.0.0.1:1,{addr}/{}", database.name)).await;
+}
+
+#[tokio::test]
+async fn a_missing_right_gives_the_sql_to_run() {
+    let database = Database::new();
+    let user = user(&database);
+    let url = url_of(&database, &user, PASSWORD);
+    let refused = async || {
+        let error = Locks::connect(&url).await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }) && !error.is_transient(), "{error}");
+        assert!(!everything(&error).contains("horse"), "{error:?}");
+        let text = error.to_string();
+        text.split_once("a superuser: ").unwrap_or_else(|| panic!("{text}")).1.to_owned()
+    };
+    let sql = refused().await;
+    assert!(sql.starts_with("CREATE SCHEMA"), "{sql}");
+    database.psql(&sql);
+    works(&url).await;
+
+    // Where an operator has made the schema, rights on it are enough.
+    let database = Database::new();
+    let user = self::user(&database);
+    let url = url_of(&database, &user, PASSWORD);
+    let said = Locks::init(&database.url(), false).await.unwrap();
+    assert_eq!(said, ["schema `fencepost` made"]);
+    assert_eq!(Locks::init(&database.url(), false).await.unwrap(), ["schema `fencepost` is there already"]);
+    let refused = async || {
+        let error = match Locks::connect(&url).await {
+            Ok(locks) => locks.lock("a").try_acquire().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(matches!(error, Error::Config { .. }), "{error}");
+        let text = error.to_string();
+        text.split_once("a superuser: ").unwrap_or_else(|| panic!("{text}")).1.to_owned()
+    };
+    let sql = refused().await;
+    assert!(sql.starts_with("GRANT USAGE"), "{sql}");
+    database.psql(&sql);
+    works(&url).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_a_configuration_error() {
+    let database = Database::new();
+    let user = user(&database);
+    for password in ["wrong-horse", ""] {
+        let error = Locks::connect(&url_of(&database, &user, password)).await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }) && !error.is_transient(), "{error:?}");
+        assert!(error.to_string().contains("password") && !everything(&error).contains("horse"), "{error:?}");
+    }
+    let error = Locks::connect(&format!("{}nope", database.url())).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("does not exist"), "{error}");
+}
+
+#[tokio::test]
+async fn a_schema_of_another_layout_is_refused() {
+    let database = Database::new();
+    works(&database.url()).await;
+    database
+        .psql("CREATE OR REPLACE FUNCTION fencepost.version() RETURNS integer LANGUAGE sql AS 'SELECT 99'");
+    let error = Locks::connect(&database.url()).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("layout 99"), "{error}");
+    works(&format!("{}?schema=my \"own\" 'one'", database.url())).await;
+}
+
+#[tokio::test]
+async fn schemas_are_apart() {
+    let database = Database::new();
+    let (one, two) = (database.locks_with("schema=one").await, database.locks_with("schema=two").await);
+    let _guards = (take(&one, "a").await, take(&two, "a").await);
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn by_tls_with_a_server_that_somebody_we_trust_has_signed() {
+    let server = Server::config().tls().start();
+    let database = server.create_database();
+    let ca = server.certificates().ca.display().to_string();
+    works(&format!("{}?sslmode=verify-full&ca={ca}", server.url(&database))).await;
+    works(&format!("{}?sslmode=require&ca={ca}", server.url(&database).replace("127.0.0.1", "localhost")))
+        .await;
+    let folder = tempfile::tempdir().unwrap();
+    let strangers = Certificates::make(folder.path());
+    let url = format!("{}?sslmode=verify-full&ca={}", server.url(&database), strangers.ca.display());
+    let error = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
+    // A server without TLS is not talked to in the clear.
+    let plain = Database::new();
+    let error = Locks::connect(&format!("{}?sslmode=require&ca={ca}", plain.url())).await.unwrap_err();
+    assert!(error.to_string().contains("TLS"), "{error}");
+}

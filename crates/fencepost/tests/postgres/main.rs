@@ -1,0 +1,15 @@
+//! What can go wrong with locks on PostgreSQL, on real servers.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "postgres")]
+
+mod crashes;
+mod links;
+mod login;
+mod many;
+mod pools;
+mod psql;
+mod sessions;
+mod stage;
+mod tokens;
+mod transactions;

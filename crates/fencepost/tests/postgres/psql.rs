@@ -1,0 +1,174 @@
+//! `psql` on the same advisory locks: it excludes us, and we it.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use fencepost::postgres::Key;
+use fencepost::{Error, Locks};
+
+use crate::stage::{Database, LONG, bounded, ms, patient, take, until};
+
+/// A session of psql. It ends with this value.
+struct Psql {
+    process: Child,
+    commands: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Psql {
+    fn start(database: &Database) -> Self {
+        let mut process = database
+            .server
+            .psql_command(&database.name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let commands = process.stdin.take();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Self { process, commands, answers }
+    }
+
+    fn tell(&mut self, sql: &str) {
+        writeln!(self.commands.as_mut().unwrap(), "{sql};").unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn ask(&mut self, sql: &str) -> String {
+        self.tell(sql);
+        self.answer()
+    }
+}
+
+impl Drop for Psql {
+    fn drop(&mut self) {
+        drop(self.commands.take());
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A key as a name, and as psql writes it.
+fn keys() -> [(String, &'static str); 3] {
+    [
+        (Key::from(12345).into(), "12345"),
+        (Key::from((1, 42)).into(), "1, 42"),
+        (Key::from((-7, i32::MIN)).into(), "-7, -2147483648"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn psql_cannot_have_what_we_hold() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    let mut psql = Psql::start(&database);
+    for (name, key) in keys() {
+        let guard = take(&locks, &name).await;
+        assert_eq!(psql.ask(&format!("SELECT pg_try_advisory_lock({key})")), "f");
+        guard.extend().await.unwrap();
+        assert_eq!(psql.ask(&format!("SELECT pg_try_advisory_lock_shared({key})")), "f");
+        guard.release().await.unwrap();
+        assert_eq!(psql.ask(&format!("SELECT pg_try_advisory_lock({key})")), "t");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn we_cannot_have_what_psql_holds() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    let mut psql = Psql::start(&database);
+    for (name, key) in keys() {
+        assert_eq!(psql.ask(&format!("SELECT pg_advisory_lock({key}), 1")), "|1");
+        assert!(locks.lock(&name).try_acquire().await.unwrap().is_none());
+        let error = locks.lock(&name).wait(ms(100)).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(error.to_string().contains("foreign client"), "{error}");
+        let holder = locks.show(&name).await.unwrap().unwrap();
+        assert!(holder.owner.is_none() && holder.note.as_deref().unwrap().contains("psql"), "{holder:?}");
+        assert!(matches!(locks.force_release(&name, "x").await, Err(Error::Unsupported { .. })));
+        let waiter = tokio::spawn({
+            let lock = patient(&locks, &name);
+            async move { lock.acquire().await.unwrap() }
+        });
+        until("it waits", async || locks.stats().waiting_now == 1).await;
+        assert_eq!(psql.ask(&format!("SELECT pg_advisory_unlock({key})")), "t");
+        bounded("the waiter gets the lock", waiter).await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(database.advisory_locks(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_psql_gets_the_lock_when_we_release() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    let mut psql = Psql::start(&database);
+    for (name, key) in keys() {
+        let guard = take(&locks, &name).await;
+        psql.tell(&format!("SELECT pg_advisory_lock({key}), 1"));
+        until("psql waits", async || {
+            database.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") != "0"
+        })
+        .await;
+        guard.release().await.unwrap();
+        assert_eq!(psql.answer(), "|1");
+        assert!(locks.lock(&name).try_acquire().await.unwrap().is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_session_of_a_foreign_holder_can_be_ended() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    let mut psql = Psql::start(&database);
+    assert_eq!(psql.ask("SELECT pg_advisory_lock(12345), 1"), "|1");
+    let before = take(&locks, "other").await.token();
+    let revoked = locks.force_release_now("pg:12345", "stuck").await.unwrap().unwrap();
+    assert!(revoked.freed && revoked.token > before);
+    let guard = locks.lock("pg:12345").ttl(LONG).try_acquire().await.unwrap().unwrap();
+    assert!(guard.token() > revoked.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_names_with_one_key_are_an_error_and_no_deadlock() {
+    let database = Database::new();
+    let (locks, rival) = (database.locks().await, database.locks().await);
+    let guard = take(&locks, "a").await;
+    // No two names are known to have one key. This row stands for another name that has it.
+    database.psql("UPDATE fencepost.locks SET name = 'the other'");
+    for locks in [&locks, &rival] {
+        let error = locks.lock("a").try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        assert!(error.to_string().contains("`a`") && error.to_string().contains("`the other`"), "{error}");
+    }
+    guard.release().await.unwrap();
+    take(&rival, "a").await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sql_functions_exclude_our_locks_and_have_larger_tokens() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    let mut psql = Psql::start(&database);
+    let guard = take(&locks, "a").await;
+    let first = guard.token().get();
+    assert_eq!(psql.ask("SELECT fencepost.try_lock_in_transaction('a') IS NULL"), "t");
+    let handle = guard.detach().await.unwrap();
+    assert_eq!(psql.ask("SELECT fencepost.try_lock_in_transaction('a') IS NULL"), "t", "a lease counts, too");
+    locks.release(&handle).await.unwrap();
+    psql.tell("BEGIN");
+    let second: u64 = psql.ask("SELECT fencepost.lock_in_transaction('a')").parse().unwrap();
+    assert!(second > first);
+    let waiter = tokio::spawn({
+        let lock = patient(&locks, "a");
+        async move { lock.acquire().await.unwrap() }
+    });
+    until("it waits", async || locks.stats().waiting_now == 1).await;
+    psql.tell("COMMIT");
+    assert!(bounded("the waiter gets it", waiter).await.unwrap().token().get() > second);
+    assert!(Locks::connect(&database.url()).await.unwrap().show("a").await.is_ok());
+}

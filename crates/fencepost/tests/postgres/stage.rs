@@ -1,0 +1,117 @@
+//! A database of its own for each test, and how to look into it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fencepost::{Guard, Lock, Locks};
+use fencepost_testkit::{LIMIT, Proxy, postgres::Server};
+
+/// A ttl that does not end while a test runs.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A ttl to wait the end of.
+pub(crate) const SHORT: Duration = Duration::from_millis(500);
+
+pub(crate) fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// A new database on the server that all tests share.
+pub(crate) struct Database {
+    pub(crate) server: &'static Server,
+    pub(crate) name: String,
+}
+
+impl Database {
+    pub(crate) fn new() -> Self {
+        let server = Server::shared();
+        Self { server, name: server.create_database() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.url(&self.name)
+    }
+
+    pub(crate) fn url_over(&self, proxy: &Proxy) -> String {
+        self.server.url_at(proxy.addr(), &self.name)
+    }
+
+    pub(crate) async fn locks(&self) -> Locks {
+        Locks::connect(&self.url()).await.unwrap()
+    }
+
+    /// With more parameters in the URL.
+    pub(crate) async fn locks_with(&self, parameters: &str) -> Locks {
+        Locks::connect(&format!("{}?{parameters}", self.url())).await.unwrap()
+    }
+
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        self.server.psql(&self.name, sql)
+    }
+
+    /// Ends the session that holds a lock.
+    pub(crate) fn terminate_holder(&self, name: &str) {
+        let sql = format!(
+            "SELECT pg_terminate_backend(split_part(session, ' ', 1)::int) FROM fencepost.locks WHERE name = '{name}'"
+        );
+        assert_eq!(self.psql(&sql), "t");
+    }
+
+    /// How many advisory locks there are.
+    pub(crate) fn advisory_locks(&self) -> String {
+        self.psql(
+            "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+             WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()",
+        )
+    }
+
+    /// How many locks are held, by the table.
+    pub(crate) fn rows(&self) -> String {
+        self.psql("SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL AND ends > clock_timestamp()")
+    }
+
+    pub(crate) async fn is_clear(&self) {
+        until("nothing is held", async || self.rows() == "0" && self.advisory_locks() == "0").await;
+    }
+}
+
+pub(crate) fn patient(locks: &Locks, name: &str) -> Lock {
+    locks.lock(name).ttl(LONG).wait(LIMIT)
+}
+
+pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
+    patient(locks, name).acquire().await.unwrap()
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    bounded(what, wait).await;
+}
+
+/// Turns a hang into a message.
+pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, future).await {
+        Ok(out) => out,
+        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
+    }
+}
+
+/// Somebody is inside, or nobody: what a lock protects.
+#[derive(Clone, Default)]
+pub(crate) struct Room(Arc<AtomicBool>);
+
+impl Room {
+    pub(crate) fn enter(&self) {
+        assert!(!self.0.swap(true, Ordering::SeqCst), "two inside");
+    }
+
+    pub(crate) fn leave(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
