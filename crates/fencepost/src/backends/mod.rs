@@ -10,8 +10,10 @@ use crate::options::check_ttl;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "etcd"))]
 mod batch;
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 #[cfg(feature = "file")]
 mod file;
 pub mod memory;
@@ -19,6 +21,8 @@ pub mod memory;
 mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
+#[cfg(any(feature = "redis", feature = "etcd"))]
+mod tls;
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
 
@@ -36,7 +40,15 @@ macro_rules! store {
     }};
 }
 
-fn stores() -> [Row; 6] {
+/// The one scheme that needs two features.
+fn etcds() -> Option<fn(StoreUrl) -> Connecting> {
+    #[cfg(all(feature = "etcd", feature = "tls"))]
+    return Some(|url| Box::pin(etcd::connect(url)));
+    #[cfg(not(all(feature = "etcd", feature = "tls")))]
+    None
+}
+
+fn stores() -> [Row; 8] {
     [
         ("file", "file", store!("file", file::connect)),
         ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
@@ -44,6 +56,8 @@ fn stores() -> [Row; 6] {
         ("rediss", "tls", store!("tls", redis::connect)),
         ("redis+unix", "redis", store!("redis", redis::connect)),
         ("redlock", "redlock", store!("redlock", redlock::connect)),
+        ("etcd", "etcd", store!("etcd", etcd::connect)),
+        ("etcds", "etcd` and `tls", etcds()),
     ]
 }
 
