@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout)]
 
 mod cycle;
+mod etcd;
 mod raw;
 mod redlock;
 mod rounds;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     }
     let Some((rounds, parts)) = arguments(&words) else {
         eprintln!(
-            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock]\n\nStarts its own Redis servers; N is 15 unless given."
+            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [etcd]\n\nStarts its own servers; N is 15 unless given."
         );
         return ExitCode::from(64);
     };
@@ -46,6 +47,9 @@ fn main() -> ExitCode {
     if wanted("redlock") {
         redlock::run(rounds);
     }
+    if wanted("etcd") {
+        etcd::run(rounds);
+    }
     ExitCode::SUCCESS
 }
 
@@ -56,7 +60,7 @@ fn arguments(words: &[String]) -> Option<(usize, Vec<&str>)> {
     while let Some(word) = words.next() {
         match word {
             "--rounds" => rounds = words.next()?.parse().ok()?,
-            "redis" | "file" | "redlock" => parts.push(word),
+            "redis" | "file" | "redlock" | "etcd" => parts.push(word),
             _ => return None,
         }
     }

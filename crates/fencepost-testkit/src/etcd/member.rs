@@ -82,17 +82,31 @@ impl Member {
         self.process.is_some()
     }
 
+    fn ask(&self, path: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[2]))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
     /// Whether it answers, and the cluster has a leader.
     pub(super) fn is_healthy(&self) -> bool {
-        let ask = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[2]))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text)?;
-            Ok(text)
+        self.ask("/health").is_ok_and(|text| text.contains("\"health\":\"true\""))
+    }
+
+    /// How many requests of a kind, such as `LeaseKeepAlive`, have come so far.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn requests(&self, method: &str) -> u64 {
+        let text = self.ask("/metrics").expect("its metrics");
+        let ours = |line: &&str| {
+            line.starts_with("grpc_server_msg_received_total{")
+                && line.contains(&format!("grpc_method=\"{method}\""))
         };
-        ask().is_ok_and(|text| text.contains("\"health\":\"true\""))
+        text.lines().filter(ours).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
     /// Where it listens for clients.
@@ -134,6 +148,16 @@ impl Member {
             self.is_healthy()
         });
         assert!(started, "etcd does not start again:\n{}", self.log());
+    }
+
+    /// Starts it again on the same ports without any data. Kills it first if it runs.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart_empty(&mut self) {
+        self.kill();
+        fs::remove_dir_all(self.folder.path().join("data")).expect("its data");
+        self.restart();
     }
 
     fn process(&self) -> &Process {

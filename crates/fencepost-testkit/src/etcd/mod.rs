@@ -3,9 +3,10 @@
 
 mod member;
 
+use std::io::Write as _;
 use std::ops::{Index, IndexMut};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -149,12 +150,12 @@ impl Cluster {
         leader.expect("waited for")
     }
 
-    /// `etcdctl WORDS…` on this cluster, with its user and certificates.
+    /// `etcdctl WORDS…` on this cluster, with its certificates and without a user.
     pub fn command(&self, words: &[&str]) -> Command {
         let running = self.members.iter().filter(|member| member.is_running());
         let endpoints: Vec<_> = running.map(|member| member.addr().to_string()).collect();
         let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").args(words);
+        command.env("ETCDCTL_API", "3");
         if !words.contains(&"--endpoints") {
             command.args(["--endpoints", &endpoints.join(",")]);
         }
@@ -162,6 +163,7 @@ impl Cluster {
             command.arg("--cacert").arg(&files.ca);
             command.arg("--cert").arg(&files.client).arg("--key").arg(&files.client_key);
         }
+        command.args(words);
         command
     }
 
@@ -170,12 +172,27 @@ impl Cluster {
     /// # Panics
     /// If `etcdctl` is not installed.
     pub fn etcdctl(&self, words: &[&str]) -> String {
+        self.etcdctl_with(words, "")
+    }
+
+    /// The same, with something on its standard input.
+    ///
+    /// # Panics
+    /// If `etcdctl` is not installed.
+    pub fn etcdctl_with(&self, words: &[&str], input: &str) -> String {
         let mut command = self.command(words);
-        // Not an argument of `auth enable`, which comes before there are users.
         if let Some(password) = &self.config.password {
-            command.args(["--user", &format!("root:{password}")]);
+            command.env("ETCDCTL_USER", format!("root:{password}"));
         }
-        let Output { stdout, .. } = command.output().expect("etcdctl is installed");
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcdctl is installed; run `make deps`");
+        let written = process.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
+        let Output { stdout, .. } = process.wait_with_output().expect("etcdctl ends");
+        written.expect("etcdctl reads its input");
         String::from_utf8_lossy(&stdout).trim().to_owned()
     }
 

@@ -13,6 +13,7 @@ fn url(stage: &Stage) -> String {
         Stage::File(folder) => file_url(folder.path()),
         Stage::Redis(server) => server.url(),
         Stage::Redlock(fleet) => fleet.url_with(REDLOCK),
+        Stage::Etcd { cluster, prefix } => Stage::etcd_url(cluster, prefix),
     }
 }
 

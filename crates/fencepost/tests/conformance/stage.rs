@@ -1,10 +1,12 @@
 //! The stores that the promises are tested on, and how to break each.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, blocking, memory};
-use fencepost_testkit::{LIMIT, redis};
+use fencepost_testkit::{LIMIT, etcd, redis};
 use tempfile::TempDir;
 
 /// A ttl that does not end while a test runs: what becomes free before, became free by a release.
@@ -26,6 +28,7 @@ pub(crate) enum Stage {
     File(TempDir),
     Redis(Box<redis::Server>),
     Redlock(Box<redis::Fleet>),
+    Etcd { cluster: Arc<etcd::Cluster>, prefix: String },
 }
 
 impl Stage {
@@ -49,6 +52,23 @@ impl Stage {
         Self::Redlock(Box::new(fleet))
     }
 
+    /// A part of the one cluster that all tests share which do not break it.
+    pub(crate) fn etcd() -> Self {
+        static SHARED: OnceLock<Arc<etcd::Cluster>> = OnceLock::new();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let cluster = SHARED.get_or_init(|| Arc::new(etcd::Cluster::start(1))).clone();
+        Self::Etcd { cluster, prefix: format!("test {}:", NEXT.fetch_add(1, Ordering::Relaxed)) }
+    }
+
+    /// A cluster of its own, to be stopped.
+    pub(crate) fn etcd_alone() -> Self {
+        Self::Etcd { cluster: Arc::new(etcd::Cluster::start(1)), prefix: String::new() }
+    }
+
+    pub(crate) fn etcd_url(cluster: &etcd::Cluster, prefix: &str) -> String {
+        format!("{}?prefix={}", cluster.url(), prefix.replace(' ', "%20"))
+    }
+
     /// The locks of this store, over a connection of their own.
     pub(crate) async fn locks(&self) -> Locks {
         match self {
@@ -56,6 +76,7 @@ impl Stage {
             Self::File(folder) => Locks::connect(&file_url(folder.path())).await.unwrap(),
             Self::Redis(server) => Locks::connect(&server.url()).await.unwrap(),
             Self::Redlock(fleet) => Locks::connect(&fleet.url_with(REDLOCK)).await.unwrap(),
+            Self::Etcd { cluster, prefix } => Locks::connect(&Self::etcd_url(cluster, prefix)).await.unwrap(),
         }
     }
 
@@ -80,6 +101,7 @@ impl Stage {
             Self::File(_) => panic!("a file store cannot be stopped"),
             Self::Redis(server) => server.pause(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::pause),
+            Self::Etcd { cluster, .. } => cluster.iter().for_each(etcd::Member::pause),
         }
     }
 
@@ -89,6 +111,7 @@ impl Stage {
             Self::File(_) => {}
             Self::Redis(server) => server.resume(),
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::resume),
+            Self::Etcd { cluster, .. } => cluster.iter().for_each(etcd::Member::resume),
         }
     }
 
@@ -102,6 +125,17 @@ impl Stage {
                 for node in fleet.iter() {
                     node.cli(&["DEL", &format!("lock:{name}")]);
                 }
+            }
+            Self::Etcd { cluster, prefix } => {
+                // The first to come, and nobody who waits for it.
+                let keys = cluster.etcdctl(&[
+                    "get",
+                    "--prefix",
+                    &format!("{prefix}{name}/"),
+                    "--keys-only",
+                    "--sort-by=CREATE",
+                ]);
+                assert_eq!(cluster.etcdctl(&["del", keys.lines().next().unwrap()]), "1");
             }
         }
     }
@@ -120,6 +154,9 @@ impl Stage {
             Self::Redlock(fleet) => {
                 let none = || fleet.iter().all(|node| node.keys_like("lock:*").is_empty());
                 until("no key is left", async || none()).await;
+            }
+            Self::Etcd { cluster, prefix } => {
+                until("no key is left", async || cluster.keys(prefix).is_empty()).await;
             }
         }
     }
@@ -164,12 +201,12 @@ pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T
 
 /// Makes each `async fn(Stage)` a test on each of the stores.
 macro_rules! on_every_store {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, etcd); )+ };
 }
 
 /// The same where locks are leases, that is, where they can end by time.
 macro_rules! on_stores_with_leases {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock, etcd_alone); )+ };
 }
 
 /// The same on Redis alone.

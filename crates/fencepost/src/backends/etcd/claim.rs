@@ -350,9 +350,9 @@ impl Claim {
         let (sent, term) = (uses.lease.sent(), self.request.ttl);
         let kv = KeyValue { value: self.record.to_bytes(), create_revision: created, ..KeyValue::default() };
         seat.note(record::holder(&self.request.name, &kv, Some(term)));
-        let entry = Entry { mine, created, token, value: kv.value, uses, until: sent.plus(term) };
+        let entry = Entry { mine, created, value: kv.value, uses, until: sent.plus(term) };
         let (name, owner, signal) = (&self.request.name, self.request.owner, self.request.signal.clone());
-        let hold = Held::new(&self.session, name, owner, signal, entry, Some(seat));
+        let hold = Held::new(&self.session, name, signal, entry, Some(seat));
         hold.mind(waited.then(|| self.record.clone()));
         // The lease, from whose last request validity counts, may be older than this claim.
         Ok(Grant { owner, token, sent, term: Some(term), pushed: sent < self.started, hold })

@@ -20,7 +20,7 @@ use super::session::Session;
 use crate::backend::{Hold, Renewal, Signal, lock};
 use crate::backends::batch::Batches;
 use crate::clock::Moment;
-use crate::{EtcdCompare, FencingToken, Loss, Name, Owner, Result};
+use crate::{EtcdCompare, Loss, Name, Result};
 
 /// A lock that is held for less is not worth a watch of its own.
 const BRIEF: Duration = Duration::from_millis(20);
@@ -32,9 +32,6 @@ pub(crate) struct Held {
     itself: Weak<Held>,
     session: Arc<Session>,
     name: Name,
-    #[allow(dead_code)] // for its Debug form
-    owner: Owner,
-    pub(super) token: FencingToken,
     key: Vec<u8>,
     created: i64,
     signal: Arc<Signal>,
@@ -64,7 +61,6 @@ struct Stake {
 pub(super) struct Entry {
     pub(super) mine: Mine,
     pub(super) created: i64,
-    pub(super) token: FencingToken,
     pub(super) value: Vec<u8>,
     pub(super) uses: Use,
     pub(super) until: Moment,
@@ -74,18 +70,15 @@ impl Held {
     pub(super) fn new(
         session: &Arc<Session>,
         name: &Name,
-        owner: Owner,
         signal: Arc<Signal>,
         entry: Entry,
         seat: Option<Seat>,
     ) -> Arc<Self> {
-        let Entry { mine, created, token, value, uses, until } = entry;
+        let Entry { mine, created, value, uses, until } = entry;
         Arc::new_cyclic(|itself| Self {
             itself: itself.clone(),
             session: session.clone(),
             name: name.clone(),
-            owner,
-            token,
             key: mine.key.clone(),
             created,
             signal,

@@ -181,9 +181,8 @@ async fn attach(session: Arc<Session>, handle: Handle, request: Request) -> Resu
         }
         let (owner, token, term) = (handle.owner(), handle.token(), request.ttl);
         let mine = Mine::alone(kv.key.clone());
-        let entry =
-            Entry { mine, created, token, value: kv.value.clone(), uses, until: sent.plus(term.max(left)) };
-        let hold = Held::new(&session, name, owner, request.signal.clone(), entry, None);
+        let entry = Entry { mine, created, value: kv.value.clone(), uses, until: sent.plus(term.max(left)) };
+        let hold = Held::new(&session, name, request.signal.clone(), entry, None);
         hold.mind(None);
         return Ok(Grant { owner, token, sent, term: Some(term), pushed: false, hold });
     }
