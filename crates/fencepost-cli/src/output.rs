@@ -140,7 +140,19 @@ pub(crate) fn details(holder: &Holder) -> String {
     for node in &holder.nodes {
         out.push_str(&format!("{:8} {}\n", "node", node_line(node)));
     }
+    for waiting in &holder.queue {
+        out.push_str(&format!("{:8} {}\n", "waits", waiting_line(waiting)));
+    }
     out
+}
+
+fn waiting_line(waiting: &Holder) -> String {
+    let Some(host) = waiting.host.as_deref() else { return "a foreign client".to_owned() };
+    let mut parts = vec![shown(host)];
+    parts.extend(waiting.pid.map(|pid| format!("pid {pid}")));
+    parts.extend(waiting.age().map(|age| format!("for {}", format_duration(age))));
+    parts.extend(waiting.note.as_deref().map(|note| format!("note `{}`", shown(note))));
+    parts.join(", ")
 }
 
 fn node_line(node: &NodeView) -> String {

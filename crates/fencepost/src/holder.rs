@@ -32,6 +32,8 @@ pub struct Holder {
     pub revoked: Option<String>,
     /// What each node has of the lock, where a store has several and was asked to show one lock.
     pub nodes: Vec<NodeView>,
+    /// Who waits behind it, first come first, where the store can tell and was asked to show one lock.
+    pub queue: Vec<Holder>,
 }
 
 impl Holder {
@@ -48,6 +50,7 @@ impl Holder {
             expires_in: None,
             revoked: None,
             nodes: Vec::new(),
+            queue: Vec::new(),
         }
     }
 
@@ -90,7 +93,7 @@ impl Serialize for Holder {
         use serde::ser::SerializeStruct;
         let milliseconds = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let since = self.since.and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
-        let mut out = serializer.serialize_struct("Holder", 11)?;
+        let mut out = serializer.serialize_struct("Holder", 12)?;
         out.serialize_field("name", self.name.as_str())?;
         out.serialize_field("owner", &self.owner)?;
         out.serialize_field("token", &self.token)?;
@@ -104,6 +107,10 @@ impl Serialize for Holder {
         match self.nodes.as_slice() {
             [] => out.skip_field("nodes")?,
             nodes => out.serialize_field("nodes", nodes)?,
+        }
+        match self.queue.as_slice() {
+            [] => out.skip_field("queue")?,
+            queue => out.serialize_field("queue", queue)?,
         }
         out.end()
     }

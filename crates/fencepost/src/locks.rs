@@ -48,6 +48,7 @@ impl Locks {
     /// | `memory:` | this process, for tests |
     /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `redis+unix:///path` | one Redis |
     /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,rediss://b,…` | several independent Redis |
+    /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
     ///
     /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip).
     ///

@@ -66,6 +66,11 @@ async fn waiters_of_several_clients_are_served_in_order() {
         rivals.push(rival);
         until("it is in the queue", async || cluster.keys("a/").len() == number + 2).await;
     }
+    let shown = locks.show("a").await.unwrap().unwrap();
+    assert_eq!(shown.token, Some(held.token()));
+    let queue: Vec<_> = shown.queue.iter().map(|waiting| waiting.token).collect();
+    assert!(queue.len() == 5 && queue.is_sorted() && queue[0] > shown.token, "{queue:?}");
+    assert!(shown.queue.iter().all(|waiting| waiting.pid == Some(std::process::id())));
     let mut last = held.token();
     held.release().await.unwrap();
     for waits in waiters {

@@ -68,8 +68,11 @@ pub(super) struct Answer<T> {
 
 /// What to do about trouble.
 enum Cure {
-    /// Ask again: somewhere else, or after a new login.
-    Again(Source),
+    /// Ask again: somewhere else, or after a new login. What was asked for may have been done, or be done later.
+    Again {
+        why: Source,
+        done: bool,
+    },
     Give(Fault),
 }
 
@@ -110,12 +113,21 @@ impl Client {
         lock(&self.link).clone().filter(|link| !link.is_over())
     }
 
-    /// Leaves a member that did not serve us; the next connection is to the next one.
-    fn leave(&self) {
-        if let Some(link) = lock(&self.link).take() {
-            link.close();
+    /// Leaves a member that did not serve us; the next connection is to the next one. Of many requests that fail with one
+    /// connection only the first does this, or they would break the next one, too.
+    fn leave(&self, failed: Option<&Arc<Link>>) {
+        let mut current = lock(&self.link);
+        let is_current = match (&*current, failed) {
+            (Some(current), Some(failed)) => Arc::ptr_eq(current, failed),
+            (current, None) => current.as_ref().is_none_or(|link| link.is_over()),
+            (None, Some(_)) => false,
+        };
+        if is_current {
+            if let Some(link) = current.take() {
+                link.close();
+            }
+            self.turn.fetch_add(1, Ordering::Relaxed);
         }
-        self.turn.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn close(&self) {
@@ -138,24 +150,26 @@ impl Client {
         loop {
             let sent = self.clock.now();
             let until = deadline.min(sent.plus(self.patience()));
-            let attempt =
-                self.clock.within(Some(until), async { self.link().await?.call(path, message).await });
-            let why = match attempt.await {
+            let mut over = None;
+            let attempt = self.clock.within(Some(until), async {
+                let link = over.insert(self.link().await?);
+                link.call(path, message).await
+            });
+            let attempt = attempt.await;
+            let (why, done) = match attempt {
                 Some(Ok(value)) => return Ok(Answer { value, sent, unknown }),
-                Some(Err(trouble)) => {
-                    unknown |= matches!(trouble, Trouble::Broken(_));
-                    match self.cure(trouble) {
-                        Cure::Again(why) => why,
-                        Cure::Give(fault) => return Err(fault),
-                    }
-                }
+                Some(Err(trouble)) => match self.cure(trouble) {
+                    Cure::Again { why, done } => (why, done),
+                    Cure::Give(fault) => return Err(fault),
+                },
                 None => {
-                    unknown = true;
                     let waited = crate::format_duration(self.clock.now().since(sent));
-                    format!("no answer within {waited}").into()
+                    (format!("no answer within {waited}").into(), true)
                 }
             };
-            self.leave();
+            // Without a connection nothing was sent.
+            unknown |= done && over.is_some();
+            self.leave(over.as_ref());
             let again = self.clock.now().plus(pause);
             if again >= deadline {
                 return Err(Fault::Error(self.unavailable(why)));
@@ -168,34 +182,35 @@ impl Client {
     /// What a refusal means.
     fn cure(&self, trouble: Trouble) -> Cure {
         let (code, message) = match trouble {
-            Trouble::Broken(why) => return Cure::Again(why.into()),
+            Trouble::Broken(why) => return Cure::Again { why: why.into(), done: true },
             Trouble::Refused { code, message } => (code, message),
         };
         let config = |advice: &str| {
             Cure::Give(Fault::Error(Error::config(format!("etcd refused us ({message}); {advice}"))))
         };
+        let has = |text: &str| message.contains(text);
         match code {
-            _ if message.contains("requested lease not found") => Cure::Give(Fault::NoLease),
+            _ if has("requested lease not found") => Cure::Give(Fault::NoLease),
             // A token that ran out, or is of before a change of users: a new connection logs in again.
-            _ if message.contains("invalid auth token") || message.contains("auth store is old") => {
-                Cure::Again(message.into())
+            _ if has("invalid auth token") || has("auth store is old") || has("no leader") => {
+                Cure::Again { why: message.into(), done: false }
             }
-            _ if message.contains("user name is empty") => {
+            _ if has("user name is empty") => {
                 config("write the user and password into the URL: `etcd://user:password@host`")
             }
-            _ if message.contains("authentication failed") => config("check user and password"),
+            _ if has("authentication failed") => config("check user and password"),
             7 => config(
                 "give the user's role read and write rights to the range of the names (`etcdctl role grant-permission`)",
             ),
-            8 if message.contains("database space exceeded") => {
+            8 if has("database space exceeded") => {
                 config("compact and defragment the cluster, raise its quota, and disarm the alarm")
             }
             // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure.
-            1 | 4 | 8 | 14 => Cure::Again(message.into()),
-            _ => Cure::Give(Fault::Error(Error::Backend {
-                store: self.config.label.clone(),
-                source: message.into(),
-            })),
+            1 | 4 | 8 | 14 => Cure::Again { why: message.into(), done: true },
+            _ => {
+                let (store, source) = (self.config.label.clone(), message.into());
+                Cure::Give(Fault::Error(Error::Backend { store, source }))
+            }
         }
     }
 
@@ -206,10 +221,21 @@ impl Client {
         success: Vec<Request>,
         failure: Vec<Request>,
     ) -> Result<Answer<TxnResponse>, Fault> {
+        self.txn_within(self.config.timeout, compare, success, failure).await
+    }
+
+    /// The same, with less time.
+    pub(super) async fn txn_within(
+        &self,
+        timeout: Duration,
+        compare: Vec<Compare>,
+        success: Vec<Request>,
+        failure: Vec<Request>,
+    ) -> Result<Answer<TxnResponse>, Fault> {
         let ops = |requests: Vec<Request>| requests.into_iter().map(Into::into).collect();
         let request = TxnRequest { compare, success: ops(success), failure: ops(failure) };
         let before = self.revision.load(Ordering::Relaxed);
-        let answer = self.call::<_, TxnResponse>("KV/Txn", &request, self.config.timeout).await?;
+        let answer = self.call::<_, TxnResponse>("KV/Txn", &request, timeout).await?;
         let revision = answer.value.revision();
         if revision < before {
             return Err(Fault::Error(Error::config(format!(
@@ -273,7 +299,7 @@ impl Client {
         match self.clock.within(Some(deadline), self.link()).await {
             Some(Ok(link)) => Some(link.watch(key, from)),
             _ => {
-                self.leave();
+                self.leave(None);
                 None
             }
         }

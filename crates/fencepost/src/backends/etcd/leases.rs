@@ -1,8 +1,11 @@
 //! The leases that keep our keys alive: one for each ttl in use, shared by all locks of that ttl.
 //!
-//! Who needs a lease keeps it: waiters by a task that runs while there are any, holders by their renewals. A lease that
-//! may carry a key we know nothing of, because the request that makes it went unanswered, is *retired*: nobody new gets
-//! it, what is on it but not ours is deleted for as long as it lives, and it is revoked when its last user is gone.
+//! Who needs a lease keeps it alive: holders by their renewals, waiters by their looks at the queue. Each keep-alive is an
+//! exchange of its own, so that there is no stream that could die unnoticed.
+//!
+//! A lease that may carry a key we know nothing of, because the request that makes it went unanswered, is *retired*:
+//! nobody new gets it, what is on it but not ours is deleted for as long as it lives, and it is revoked when its last
+//! user is gone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -21,6 +24,8 @@ use crate::keeper::Keeper;
 const FRESH: u32 = 20;
 /// How often a retired lease is looked at in the beginning.
 const SWEEP: Duration = Duration::from_millis(250);
+/// Between two tries to revoke one.
+const REVOKE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Leases {
@@ -57,7 +62,6 @@ struct State {
     /// When the last request was sent that the server has let it live by.
     sent: Moment,
     users: usize,
-    waiters: usize,
     retired: bool,
 }
 
@@ -68,7 +72,7 @@ impl Lease {
     }
 
     /// The server may have ended it, or has said so.
-    fn is_over(&self, now: Moment) -> bool {
+    pub(super) fn is_over(&self, now: Moment) -> bool {
         *self.over.borrow() || now >= self.sent().plus(self.term)
     }
 
@@ -114,15 +118,6 @@ impl Drop for Use {
     }
 }
 
-/// Somebody waits with a key on a lease, which is kept alive meanwhile.
-pub(super) struct Waiting(Arc<Lease>);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        lock(&self.0.state).waiters -= 1;
-    }
-}
-
 /// A key that somebody is responsible for; of a shared lease, nobody but them deletes it meanwhile.
 #[derive(Debug)]
 pub(super) struct Mine {
@@ -162,7 +157,11 @@ impl Leases {
             return Ok(found);
         }
         let lease = self.make(seconds).await?;
-        lock(&self.table).open.insert(seconds, lease.clone());
+        let now = self.client.clock.now();
+        let mut table = lock(&self.table);
+        table.open.retain(|_, other| !other.is_over(now));
+        table.open.insert(seconds, lease.clone());
+        drop(table);
         Ok(self.used(lease))
     }
 
@@ -184,17 +183,23 @@ impl Leases {
         Ok(Use { lease, leases: Weak::new() })
     }
 
+    /// Ends such a lease.
+    pub(super) fn drop_own(&self, uses: &Use) {
+        self.revoke(uses.lease.id, uses.lease.sent().plus(uses.lease.term));
+    }
+
     async fn make(&self, seconds: u64) -> Result<Arc<Lease>, Fault> {
         // Chosen here, so that a repeated request does not make a second one.
         let id = i64::try_from(uuid::Uuid::now_v7().as_u64_pair().1 >> 1).unwrap_or(i64::MAX);
         let granted = match self.client.grant(id, seconds).await {
             Ok(granted) => granted,
             Err(fault) => {
-                self.revoke(vec![id]);
+                // It may have been made all the same.
+                self.revoke(id, self.client.clock.now().plus(self.client.config.timeout));
                 return Err(fault);
             }
         };
-        let state = State { sent: granted.sent, users: 0, waiters: 0, retired: false };
+        let state = State { sent: granted.sent, users: 0, retired: false };
         Ok(Arc::new(Lease {
             id,
             term: Duration::from_secs(u64::try_from(granted.value.ttl).unwrap_or(seconds).max(seconds)),
@@ -236,49 +241,6 @@ impl Leases {
         }
     }
 
-    /// Keeps a lease alive for somebody who waits.
-    pub(super) fn wait_on(self: &Arc<Self>, lease: &Arc<Lease>) -> Waiting {
-        let first = {
-            let mut state = lock(&lease.state);
-            state.waiters += 1;
-            state.waiters == 1
-        };
-        if first {
-            let (leases, lease) = (self.clone(), Arc::downgrade(lease));
-            self.keeper.spawn(async move { leases.keep_while_waited_on(&lease).await });
-        }
-        Waiting(lease.clone())
-    }
-
-    async fn keep_while_waited_on(&self, lease: &Weak<Lease>) {
-        let clock = &self.client.clock;
-        let mut next = None;
-        loop {
-            let Some(lease) = lease.upgrade() else { return };
-            let due = next.take().unwrap_or_else(|| lease.sent().plus(lease.term / 3));
-            let id = Arc::downgrade(&lease);
-            drop(lease);
-            clock.sleep_until(due).await;
-            let Some(lease) = id.upgrade() else { return };
-            if lock(&lease.state).waiters == 0 {
-                return;
-            }
-            if lease.is_over(clock.now()) {
-                return lease.end();
-            }
-            match self.refresh(&lease).await {
-                Ok(()) => {}
-                Err(Fault::NoLease) => return,
-                // The stream, if it was that, is opened anew by the next request.
-                Err(Fault::Error(error)) => {
-                    tracing::debug!(%error, "a lease could not be kept alive, trying again");
-                    let pause = (lease.term / 10).min(Duration::from_secs(1));
-                    next = Some(clock.now().plus(crate::wait::jittered(pause)));
-                }
-            }
-        }
-    }
-
     // --- what must not be left behind ----------------------------------------------------------------------------
 
     /// Takes on the responsibility for a key.
@@ -293,13 +255,13 @@ impl Leases {
         if std::mem::replace(&mut lock(&lease.state).retired, true) {
             return;
         }
-        let (leases, lease) = (self.clone(), Arc::downgrade(lease));
+        let (leases, lease, clock) = (Arc::downgrade(self), Arc::downgrade(lease), self.client.clock.clone());
         self.keeper.spawn(async move {
             let mut pause = SWEEP;
             loop {
-                leases.client.clock.sleep_until(leases.client.clock.now().plus(pause)).await;
-                let Some(lease) = lease.upgrade() else { return };
-                if lease.is_over(leases.client.clock.now()) || lock(&lease.state).users == 0 {
+                clock.sleep_until(clock.now().plus(pause)).await;
+                let (Some(leases), Some(lease)) = (leases.upgrade(), lease.upgrade()) else { return };
+                if lease.is_over(clock.now()) || lock(&lease.state).users == 0 {
                     return;
                 }
                 if let Err(Fault::Error(error)) = leases.sweep(&lease).await {
@@ -345,7 +307,7 @@ impl Leases {
             table.open.retain(|_, other| other.id != lease.id);
             drop(table);
             lease.end();
-            self.revoke(vec![lease.id]);
+            self.revoke(lease.id, lease.sent().plus(lease.term));
         }
     }
 
@@ -365,25 +327,27 @@ impl Leases {
         unused
     }
 
-    /// Revokes leases in the background; what cannot be revoked ends by itself.
-    pub(super) fn revoke(&self, ids: Vec<i64>) {
+    /// Revokes a lease in the background, as often as it takes until it ends by itself.
+    pub(super) fn revoke(&self, id: i64, until: Moment) {
         let client = self.client.clone();
-        self.keeper.spawn(async move { revoke_all(&client, ids).await });
+        self.keeper.spawn(async move {
+            while let Err(Fault::Error(error)) = client.revoke(id).await {
+                tracing::debug!(%error, "a lease could not be revoked");
+                let again = client.clock.now().plus(crate::wait::jittered(REVOKE));
+                if again >= until {
+                    return;
+                }
+                client.clock.sleep_until(again).await;
+            }
+        });
     }
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        let ids: Vec<i64> = self.close();
-        let used: Vec<i64> = lock(&self.table).open.values().map(|lease| lease.id).collect();
-        self.revoke([ids, used].concat());
-    }
-}
-
-pub(super) async fn revoke_all(client: &Client, ids: Vec<i64>) {
-    for id in ids {
-        if let Err(Fault::Error(error)) = client.revoke(id).await {
-            tracing::debug!(%error, "a lease could not be revoked; it ends by itself");
+        let leases: Vec<_> = lock(&self.table).open.drain().map(|(_, lease)| lease).collect();
+        for lease in leases {
+            self.revoke(lease.id, lease.sent().plus(lease.term));
         }
     }
 }

@@ -12,11 +12,15 @@ mod hold;
 mod keys;
 mod leases;
 mod link;
+mod mind;
 mod operator;
+mod place;
 mod proto;
 mod record;
+mod renewals;
 mod seats;
 mod session;
+mod stand;
 
 use std::sync::{Arc, Mutex};
 
@@ -137,8 +141,9 @@ impl Backend for Store {
         let Ok(session) = self.session() else { return };
         let job = session.clone();
         let closed = session.run(async move {
-            let unused = job.leases.close();
-            leases::revoke_all(&job.client, unused).await;
+            for id in job.leases.close() {
+                job.client.revoke(id).await.map_err(|fault| fault.into_error(&job.client))?;
+            }
             job.client.close();
             Ok(())
         });
@@ -176,12 +181,12 @@ async fn attach(session: Arc<Session>, handle: Handle, request: Request) -> Resu
         let moved = client.txn(unchanged, vec![Op::Put(put)], vec![Op::Range(look)]).await;
         let moved = moved.map_err(|fault| fault.into_error(client))?.value;
         if !moved.succeeded && moved.into_kvs().first().is_none_or(|kv| kv.lease != id) {
-            session.leases.revoke(vec![id]);
+            session.leases.drop_own(&uses);
             continue;
         }
         let (owner, token, term) = (handle.owner(), handle.token(), request.ttl);
         let mine = Mine::alone(kv.key.clone());
-        let entry = Entry { mine, created, value: kv.value.clone(), uses, until: sent.plus(term.max(left)) };
+        let entry = Entry { mine, created, uses, until: sent.plus(term.max(left)) };
         let hold = Held::new(&session, name, request.signal.clone(), entry, None);
         hold.mind(None);
         return Ok(Grant { owner, token, sent, term: Some(term), pushed: false, hold });

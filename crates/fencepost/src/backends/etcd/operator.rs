@@ -5,33 +5,68 @@ use std::sync::Arc;
 
 use super::client::Fault;
 use super::keys::{self, Keys};
-use super::proto::{Compare, DeleteRequest, KeyValue, PutRequest, Request};
+use super::proto::{Compare, DeleteRequest, KeyValue, PutRequest, RangeRequest, Request};
 use super::record::{self, Record};
 use super::session::Session;
 use crate::backend::Revoked;
 use crate::{Error, Holder, Name, Result};
 
+/// How many keys are read at a time: under an empty prefix lies all that the cluster is used for.
+const PAGE: usize = 1000;
+/// And how many values; a transaction has a limit.
+const SOME: usize = 100;
+
 /// All holders whose name starts with `prefix`, by name.
 pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Vec<Holder>> {
-    let ours = &session.client.config.prefix;
-    let (_, kvs) = session.read(keys::range(format!("{ours}{prefix}").as_bytes())).await?;
-    let mut first: BTreeMap<Name, KeyValue> = BTreeMap::new();
-    for kv in kvs {
-        let Some(name) = keys::name(ours, &kv).filter(|name| name.as_str().starts_with(&prefix)) else {
-            continue;
-        };
-        match first.get(&name) {
-            Some(other) if other.create_revision < kv.create_revision => {}
-            _ => drop(first.insert(name, kv)),
-        }
-    }
+    let first = holders(&session, &prefix).await?;
     let mut left = HashMap::new();
     for lease in first.values().map(|kv| kv.lease).collect::<HashSet<_>>() {
         left.insert(lease, session.time_left(lease).await);
     }
-    let holder =
-        |(name, kv): (Name, KeyValue)| record::holder(&name, &kv, left.get(&kv.lease).copied().flatten());
-    Ok(first.into_iter().map(holder).collect())
+    let keys: Vec<_> = first.values().map(|kv| kv.key.clone()).collect();
+    let mut found = HashMap::new();
+    for some in keys.chunks(SOME) {
+        let read = |key: &Vec<u8>| RangeRequest { key: key.clone(), ..RangeRequest::default() };
+        let (_, kvs) = session.read_by(some.iter().map(read).collect()).await?;
+        found.extend(kvs.into_iter().map(|kv| (kv.key.clone(), kv)));
+    }
+    let holder = |(name, kv): (Name, KeyValue)| {
+        // Gone meanwhile, or somebody else's: then it is not listed.
+        let kv = found.get(&kv.key).filter(|now| now.create_revision == kv.create_revision)?;
+        Some(record::holder(&name, kv, left.get(&kv.lease).copied().flatten()))
+    };
+    Ok(first.into_iter().filter_map(holder).collect())
+}
+
+/// The key that holds each name, without its value.
+async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyValue>> {
+    let ours = &session.client.config.prefix;
+    let (mut key, range_end) = keys::range(format!("{ours}{prefix}").as_bytes());
+    let mut first: BTreeMap<Name, KeyValue> = BTreeMap::new();
+    loop {
+        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let page = RangeRequest {
+            key,
+            range_end: range_end.clone(),
+            limit,
+            keys_only: true,
+            max_create_revision: 0,
+        };
+        let (_, kvs) = session.read_by(vec![page]).await?;
+        let next = kvs.last().filter(|_| kvs.len() == PAGE).map(|kv| [kv.key.as_slice(), &[0]].concat());
+        for kv in kvs {
+            let name = keys::name(ours, &kv).filter(|name| name.as_str().starts_with(prefix));
+            let Some(name) = name else { continue };
+            match first.get(&name) {
+                Some(other) if other.create_revision < kv.create_revision => {}
+                _ => drop(first.insert(name, kv)),
+            }
+        }
+        match next {
+            Some(next) => key = next,
+            None => return Ok(first),
+        }
+    }
 }
 
 /// Takes a lock back, politely or at once.

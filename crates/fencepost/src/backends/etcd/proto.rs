@@ -29,6 +29,11 @@ pub(super) struct RangeRequest {
     pub(super) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) range_end: Vec<u8>,
+    /// At most so many keys; all if zero.
+    #[prost(int64, tag = "3")]
+    pub(super) limit: i64,
+    #[prost(bool, tag = "8")]
+    pub(super) keys_only: bool,
     #[prost(int64, tag = "13")]
     pub(super) max_create_revision: i64,
 }

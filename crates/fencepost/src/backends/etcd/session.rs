@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::client::{Client, Fault};
 use super::config::Config;
-use super::hold::Renewals;
 use super::keys::Keys;
 use super::leases::{Leases, Mine, Use};
 use super::proto::{KeyValue, RangeRequest, Request};
 use super::record;
+use super::renewals::Renewals;
 use super::seats::Seats;
 use crate::clock::Clock;
 use crate::keeper::Keeper;
@@ -66,17 +66,24 @@ impl Session {
 
     /// All keys of a range, and the revision at which they were read.
     pub(super) async fn read(&self, (key, range_end): (Vec<u8>, Vec<u8>)) -> Result<(i64, Vec<KeyValue>)> {
-        let range = RangeRequest { key, range_end, max_create_revision: 0 };
-        let answer = self.client.txn(vec![], vec![Request::Range(range)], vec![]).await;
+        self.read_by(vec![RangeRequest { key, range_end, ..RangeRequest::default() }]).await
+    }
+
+    /// What several ranges hold at one revision.
+    pub(super) async fn read_by(&self, ranges: Vec<RangeRequest>) -> Result<(i64, Vec<KeyValue>)> {
+        let reads = ranges.into_iter().map(Request::Range).collect();
+        let answer = self.client.txn(vec![], reads, vec![]).await;
         let answer = answer.map_err(|fault| fault.into_error(&self.client))?.value;
         Ok((answer.revision(), answer.into_kvs()))
     }
 
+    /// Who holds a lock, and who waits for it.
     pub(super) async fn show(&self, name: &Name) -> Result<Option<Holder>> {
-        match self.contenders(name).await?.first() {
-            Some(first) => Ok(Some(self.describe(name, first).await)),
-            None => Ok(None),
-        }
+        let contenders = self.contenders(name).await?;
+        let Some((first, queue)) = contenders.split_first() else { return Ok(None) };
+        let mut holder = self.describe(name, first).await;
+        holder.queue = queue.iter().map(|kv| record::holder(name, kv, None)).collect();
+        Ok(Some(holder))
     }
 
     /// The holder that a key tells of, with the time its lease has left.
