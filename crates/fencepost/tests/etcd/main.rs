@@ -7,6 +7,7 @@
 mod answers;
 mod cluster;
 mod connecting;
+mod fork;
 mod history;
 mod leases;
 mod operator;

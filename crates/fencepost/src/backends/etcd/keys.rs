@@ -108,7 +108,8 @@ mod tests {
         #[test]
         fn a_key_leads_back_to_its_name(text in "[a-c0-9/]{1,8}", lease in 1i64..) {
             let key = String::from_utf8(keys(&text).of(lease)).unwrap();
-            prop_assert_eq!(name("", &kv(&key, 1)).unwrap().as_str(), text);
+            let found = name("", &kv(&key, 1)).unwrap();
+            prop_assert_eq!(found.as_str(), text);
         }
 
         #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::client::{Client, Fault};
-use super::proto::{Compare, DeleteRequest, RangeRequest, Request};
+use super::proto::{Compare, DeleteRequest, Request};
 use crate::Result;
 use crate::backend::lock;
 use crate::clock::Moment;
@@ -291,8 +291,7 @@ impl Leases {
     /// Deletes the key of one acquisition, if it still is that. Says whether it was.
     pub(super) async fn delete(&self, key: &[u8], created: i64) -> Result<bool, Fault> {
         let delete = Request::Delete(DeleteRequest { key: key.to_vec(), range_end: Vec::new() });
-        let look = Request::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() });
-        let answer = self.client.txn(vec![Compare::created(key, created)], vec![delete], vec![look]).await?;
+        let answer = self.client.txn(vec![Compare::created(key, created)], vec![delete], vec![]).await?;
         // A repeated request finds nothing if the first one did its work.
         Ok(answer.value.succeeded || answer.unknown)
     }
