@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -30,6 +31,10 @@ impl Member {
         Self { name, ports: ports(), arguments: Vec::new(), process: None, folder: temporary() }
     }
 
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub(super) fn peer(&self) -> String {
         format!("{}=http://127.0.0.1:{}", self.name, self.ports[1])
     }
@@ -55,6 +60,7 @@ impl Member {
             // A new leader in half a second, and so the shortest lease there is: one second.
             "--heartbeat-interval=100".to_owned(),
             "--election-timeout=500".to_owned(),
+            "--unsafe-no-fsync".to_owned(),
             "--logger=zap".to_owned(),
         ];
         if let Some(files) = files {

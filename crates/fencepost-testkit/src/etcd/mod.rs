@@ -1,11 +1,10 @@
-//! A real etcd cluster of one or more members on loopback ports. Its data lies in memory where there is such a file
-//! system: what a disk does to it is not what these tests are about, and a killed process loses nothing there.
+//! A real etcd cluster of one or more members on loopback ports. It does not wait for its disk: these tests kill
+//! processes, not machines, and a killed process loses nothing that it has written.
 
 mod member;
 
 use std::io::Write as _;
 use std::ops::{Index, IndexMut};
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
@@ -57,7 +56,6 @@ pub struct Cluster {
     config: Config,
     members: Vec<Member>,
     certificates: Option<Certificates>,
-    _folder: TempDir,
 }
 
 impl Cluster {
@@ -75,12 +73,12 @@ impl Cluster {
     }
 
     fn start_with(config: Config, count: usize) -> Self {
-        let folder = temporary();
-        let certificates = config.tls.is_some().then(|| Certificates::make(folder.path()));
         let mut log = String::new();
         for _ in 0..10 {
             let mut members: Vec<_> = (0..count).map(Member::new).collect();
             let peers: Vec<_> = members.iter().map(Member::peer).collect();
+            // In a member's folder, which goes with its process however that ends.
+            let certificates = config.tls.is_some().then(|| Certificates::make(members[0].folder()));
             let client_certificate = config.tls == Some(true);
             for member in &mut members {
                 member.configure(&peers, certificates.as_ref(), client_certificate);
@@ -88,7 +86,7 @@ impl Cluster {
             }
             let ready = || members.iter().all(Member::is_healthy) || members.iter().any(Member::is_dead);
             if within(LIMIT, &mut { ready }) && members.iter().all(Member::is_healthy) {
-                let cluster = Self { config, members, certificates, _folder: folder };
+                let cluster = Self { config, members, certificates };
                 cluster.ask_for_passwords();
                 return cluster;
             }
@@ -225,12 +223,8 @@ impl IndexMut<usize> for Cluster {
     }
 }
 
-/// A folder in memory, if there is such a file system.
 fn temporary() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("fencepost-etcd-");
-    if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() }.expect("a temporary folder")
+    tempfile::Builder::new().prefix("fencepost-etcd-").tempdir().expect("a temporary folder")
 }
 
 fn ports() -> [u16; 3] {
