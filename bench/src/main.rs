@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout)]
 
 mod cycle;
+mod etcd;
 mod postgres;
 mod raw;
 mod redlock;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     }
     let Some((rounds, parts)) = arguments(&words) else {
         eprintln!(
-            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [zookeeper] [postgres]\n\nStarts its own servers; N is 15 unless given."
+            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [postgres] [etcd] [zookeeper]\n\nStarts its own servers; N is 15 unless given."
         );
         return ExitCode::from(64);
     };
@@ -54,6 +55,9 @@ fn main() -> ExitCode {
     if wanted("postgres") {
         postgres::run(rounds);
     }
+    if wanted("etcd") {
+        etcd::run(rounds);
+    }
     ExitCode::SUCCESS
 }
 
@@ -64,7 +68,7 @@ fn arguments(words: &[String]) -> Option<(usize, Vec<&str>)> {
     while let Some(word) = words.next() {
         match word {
             "--rounds" => rounds = words.next()?.parse().ok()?,
-            "redis" | "file" | "redlock" | "zookeeper" | "postgres" => parts.push(word),
+            "redis" | "file" | "redlock" | "postgres" | "etcd" | "zookeeper" => parts.push(word),
             _ => return None,
         }
     }

@@ -34,8 +34,9 @@ pub(crate) fn run(rounds: usize) {
     report_times("zookeeper, one task: cycle / create + delete", Some(1.8), &one);
     report_rates(&format!("zookeeper, {TASKS} tasks: rate / one bare client"), None, &many);
     let addr = server.addr().to_string();
-    let pairs: Vec<_> =
-        (0..rounds.div_ceil(2)).map(|_| (gaps("locks", &server.url()), gaps("watch", &addr))).collect();
+    let pairs: Vec<_> = (0..rounds.div_ceil(2))
+        .map(|_| (gaps("locks", &server.url()), gaps("zookeeper watch", &addr)))
+        .collect();
     report_times("zookeeper, waking another process / watch", Some(3.0), &pairs);
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`, `redlock://a,b,c`,
-    /// `postgres://user@host/database`, `zookeeper://a,b,c/chroot`
+    /// `postgres://user@host/database`, `etcd://a,b,c`, `etcds://…`, `zookeeper://a,b,c/chroot`
     ///
     /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:`
     /// (files in your state directory; excludes processes on this machine). Other users can read the arguments of

@@ -4,6 +4,7 @@
 //! that breaks it. Everything started here ends with its value, and also when the test process is killed.
 
 mod certificates;
+pub mod etcd;
 mod eventually;
 mod port;
 pub mod postgres;

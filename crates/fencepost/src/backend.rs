@@ -4,6 +4,7 @@
 //! No method has a default body: a wrapper that forgets one must not compile. A store tells the core about a loss
 //! it was pushed by raising the request's [`Signal`], so no task has to watch each held lock.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -243,7 +244,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
 /// One held lock, as its store sees it. Conditional on its owner in everything it does.
 #[async_trait]
-pub trait Hold: Debug + Send + Sync + 'static {
+pub trait Hold: Any + Debug + Send + Sync + 'static {
     /// Sets the lease to end `term` from now, if the lock is still ours. Never re-creates it.
     async fn renew(&self, term: Duration) -> Result<Renewal>;
 

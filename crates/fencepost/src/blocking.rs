@@ -245,6 +245,12 @@ impl Guard {
         self.guard.owner()
     }
 
+    /// See [`crate::Guard::etcd_compare`].
+    #[cfg(feature = "etcd")]
+    pub fn etcd_compare(&self) -> Option<crate::EtcdCompare> {
+        self.guard.etcd_compare()
+    }
+
     /// See [`crate::Guard::valid_for`].
     pub fn valid_for(&self) -> Option<Duration> {
         self.guard.valid_for()

@@ -216,6 +216,14 @@ impl Guard {
         self.held.hold.lifeline()
     }
 
+    /// On etcd, what a transaction of your own has to compare to be carried out only while this lock is held: the best
+    /// fence there is for data in the same cluster. `None` on other stores.
+    #[cfg(feature = "etcd")]
+    pub fn etcd_compare(&self) -> Option<crate::EtcdCompare> {
+        let hold: &dyn std::any::Any = &*self.held.hold;
+        hold.downcast_ref::<crate::backends::etcd::Held>().map(crate::backends::etcd::Held::compare)
+    }
+
     /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
     pub fn valid_until_boottime(&self) -> Option<Duration> {
         self.held.valid_until().map(crate::clock::Moment::since_origin)

@@ -59,6 +59,8 @@ mod url;
 mod wait;
 
 pub use backend::{Capabilities, Revoked};
+#[cfg(feature = "etcd")]
+pub use backends::etcd::EtcdCompare;
 pub use backends::memory;
 #[cfg(feature = "postgres")]
 pub use backends::postgres;

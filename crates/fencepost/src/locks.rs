@@ -50,6 +50,7 @@ impl Locks {
     /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,rediss://b,…` | several independent Redis |
     /// | `zookeeper://[user:password@]a[:port],b,c[/chroot]` | a ZooKeeper ensemble |
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
+    /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
     ///
     /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip).
     ///

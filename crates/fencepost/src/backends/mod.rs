@@ -10,8 +10,10 @@ use crate::options::check_ttl;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-#[cfg(any(feature = "redis", feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
 mod batch;
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 #[cfg(feature = "file")]
 mod file;
 pub mod memory;
@@ -21,6 +23,8 @@ pub mod postgres;
 mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+mod tls;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
@@ -40,8 +44,18 @@ macro_rules! store {
     }};
 }
 
-fn stores() -> [Row; 9] {
+/// The one scheme that needs two features.
+fn etcds() -> Option<fn(StoreUrl) -> Connecting> {
+    #[cfg(all(feature = "etcd", feature = "tls"))]
+    return Some(|url| Box::pin(etcd::connect(url)));
+    #[cfg(not(all(feature = "etcd", feature = "tls")))]
+    None
+}
+
+fn stores() -> [Row; 11] {
     [
+        ("etcd", "etcd", store!("etcd", etcd::connect)),
+        ("etcds", "etcd` and `tls", etcds()),
         ("file", "file", store!("file", file::connect)),
         ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
         ("postgres", "postgres", store!("postgres", postgres::connect)),

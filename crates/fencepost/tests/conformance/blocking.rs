@@ -15,6 +15,7 @@ fn url(stage: &Stage) -> String {
         Stage::Redlock(fleet) => fleet.url_with(REDLOCK),
         Stage::Zookeeper(part) => part.url(),
         Stage::Postgres(database) => database.url(),
+        Stage::Etcd { cluster, prefix } => Stage::etcd_url(cluster, prefix),
     }
 }
 

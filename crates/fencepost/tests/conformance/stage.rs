@@ -1,10 +1,12 @@
 //! The stores that the promises are tested on, and how to break each.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, blocking, memory};
-use fencepost_testkit::{LIMIT, Proxy, postgres, redis, zookeeper};
+use fencepost_testkit::{LIMIT, Proxy, etcd, postgres, redis, zookeeper};
 use tempfile::TempDir;
 
 /// A ttl that does not end while a test runs: what becomes free before, became free by a release.
@@ -28,6 +30,7 @@ pub(crate) enum Stage {
     Redlock(Box<redis::Fleet>),
     Zookeeper(Zookeeper),
     Postgres(Box<Database>),
+    Etcd { cluster: Arc<etcd::Cluster>, prefix: String },
 }
 
 /// A part of a server that all tests share, over a link of its own.
@@ -89,8 +92,6 @@ impl Stage {
     }
 
     pub(crate) fn zookeeper() -> Self {
-        use std::sync::OnceLock;
-        use std::sync::atomic::{AtomicU32, Ordering};
         // Ends with the test process: its supervisor sees to that.
         static SERVER: OnceLock<zookeeper::Server> = OnceLock::new();
         static TEST: AtomicU32 = AtomicU32::new(0);
@@ -105,6 +106,23 @@ impl Stage {
         Self::Postgres(Box::new(Database { server, name, proxy }))
     }
 
+    /// A part of the one cluster that all tests share which do not break it.
+    pub(crate) fn etcd() -> Self {
+        static SHARED: OnceLock<Arc<etcd::Cluster>> = OnceLock::new();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let cluster = SHARED.get_or_init(|| Arc::new(etcd::Cluster::start(1))).clone();
+        Self::Etcd { cluster, prefix: format!("test {}:", NEXT.fetch_add(1, Ordering::Relaxed)) }
+    }
+
+    /// A cluster of its own, to be stopped.
+    pub(crate) fn etcd_alone() -> Self {
+        Self::Etcd { cluster: Arc::new(etcd::Cluster::start(1)), prefix: String::new() }
+    }
+
+    pub(crate) fn etcd_url(cluster: &etcd::Cluster, prefix: &str) -> String {
+        format!("{}?prefix={}", cluster.url(), prefix.replace(' ', "%20"))
+    }
+
     /// The locks of this store, over a connection of their own.
     pub(crate) async fn locks(&self) -> Locks {
         match self {
@@ -114,6 +132,7 @@ impl Stage {
             Self::Redlock(fleet) => Locks::connect(&fleet.url_with(REDLOCK)).await.unwrap(),
             Self::Zookeeper(part) => Locks::connect(&part.url()).await.unwrap(),
             Self::Postgres(database) => Locks::connect(&database.url()).await.unwrap(),
+            Self::Etcd { cluster, prefix } => Locks::connect(&Self::etcd_url(cluster, prefix)).await.unwrap(),
         }
     }
 
@@ -140,6 +159,7 @@ impl Stage {
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::pause),
             Self::Zookeeper(part) => part.link.stall(),
             Self::Postgres(database) => database.proxy.stall(),
+            Self::Etcd { cluster, .. } => cluster.iter().for_each(etcd::Member::pause),
         }
     }
 
@@ -151,6 +171,7 @@ impl Stage {
             Self::Redlock(fleet) => fleet.iter().for_each(redis::Server::resume),
             Self::Zookeeper(part) => part.link.pass(),
             Self::Postgres(database) => database.proxy.pass(),
+            Self::Etcd { cluster, .. } => cluster.iter().for_each(etcd::Member::resume),
         }
     }
 
@@ -174,6 +195,17 @@ impl Stage {
             Self::Postgres(database) => {
                 let sql = format!("DELETE FROM fencepost.locks WHERE name = '{name}' RETURNING 1");
                 assert_eq!(database.psql(&sql), "1");
+            }
+            Self::Etcd { cluster, prefix } => {
+                // The first to come, and nobody who waits for it.
+                let keys = cluster.etcdctl(&[
+                    "get",
+                    "--prefix",
+                    &format!("{prefix}{name}/"),
+                    "--keys-only",
+                    "--sort-by=CREATE",
+                ]);
+                assert_eq!(cluster.etcdctl(&["del", keys.lines().next().unwrap()]), "1");
             }
         }
     }
@@ -201,6 +233,9 @@ impl Stage {
                            FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
                            WHERE l.locktype = 'advisory' AND d.datname = current_database())";
                 until("no row and no advisory lock is left", async || database.psql(sql) == "0").await;
+            }
+            Self::Etcd { cluster, prefix } => {
+                until("no key is left", async || cluster.keys(prefix).is_empty()).await;
             }
         }
     }
@@ -245,17 +280,17 @@ pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T
 
 /// Makes each `async fn(Stage)` a test on each of the stores.
 macro_rules! on_every_store {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, postgres, zookeeper); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, postgres, etcd, zookeeper); )+ };
 }
 
 /// The same where locks are leases, that is, where they can end by time.
 macro_rules! on_stores_with_leases {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock, postgres, zookeeper); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, redis, redlock, postgres, etcd_alone, zookeeper); )+ };
 }
 
 /// The same where a lock can outlive its process.
 macro_rules! on_stores_that_detach {
-    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, postgres); )+ };
+    ($($test:ident),+ $(,)?) => { $( on_stores!($test: memory, file, redis, redlock, postgres, etcd); )+ };
 }
 
 /// The same on Redis alone.

@@ -1,8 +1,10 @@
-//! Real clients of other make on the same keys: redis-py's `Lock`, redlock-py and kazoo's `Lock` exclude us, and we them.
+//! Real clients of other make on the same keys: redis-py's `Lock`, redlock-py, `etcdctl lock` and kazoo's `Lock` exclude us, and we them.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
+#[cfg(feature = "etcd")]
+mod etcdctl;
 #[cfg(feature = "redlock")]
 mod fleet;
 #[cfg(feature = "zookeeper")]

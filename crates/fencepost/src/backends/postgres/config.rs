@@ -1,10 +1,10 @@
 //! What a `postgres://` URL says.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
+use crate::backends::tls::TlsFiles;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
@@ -30,14 +30,6 @@ pub(super) struct Config {
     pub(super) durable: bool,
     pub(super) sequence: Option<String>,
     pub(super) tls: Option<TlsFiles>,
-}
-
-/// The parameters of a TLS connection.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TlsFiles {
-    pub(super) ca: Option<PathBuf>,
-    pub(super) client: Option<(PathBuf, PathBuf)>,
-    pub(super) server_name: Option<String>,
 }
 
 impl Config {
@@ -114,13 +106,7 @@ impl Config {
         if cfg!(not(feature = "tls")) {
             return Err(Error::invalid("TLS is not built in; build fencepost with the feature `tls`"));
         }
-        let ca = url.take("ca").map(PathBuf::from);
-        let client = match (url.take("cert"), url.take("key")) {
-            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-            (None, None) => None,
-            _ => return Err(Error::invalid("parameters `cert` and `key` are given together or not at all")),
-        };
-        Ok(Some(TlsFiles { ca, client, server_name: url.take("server_name") }))
+        TlsFiles::take(url).map(Some)
     }
 }
 

@@ -10,23 +10,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
-use super::config::TlsFiles;
-use crate::backends::redis::{config, tls};
+use crate::backends::tls::{self, TlsFiles};
 use crate::{Error, Result};
 
 /// What every connection of one store needs.
 #[derive(Clone)]
 pub(super) struct Tls {
-    files: config::TlsFiles,
+    files: TlsFiles,
     config: Arc<ClientConfig>,
 }
 
 impl Tls {
     pub(super) fn new(files: &TlsFiles) -> Result<Self> {
-        let TlsFiles { ca, client, server_name } = files.clone();
-        let files = config::TlsFiles { ca, client, server_name };
-        let config = Arc::new(tls::client_config(&files)?);
-        Ok(Self { files, config })
+        Ok(Self { files: files.clone(), config: Arc::new(tls::client_config(files)?) })
     }
 }
 

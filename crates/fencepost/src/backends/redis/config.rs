@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::backends::tls::TlsFiles;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
@@ -30,18 +31,6 @@ pub(in crate::backends) struct Config {
 pub(in crate::backends) enum Address {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
-}
-
-/// The parameters of a TLS connection.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(not(feature = "tls"), allow(dead_code))]
-pub(in crate::backends) struct TlsFiles {
-    /// Authorities to trust instead of the system's.
-    pub(in crate::backends) ca: Option<PathBuf>,
-    /// Our own certificate and key.
-    pub(in crate::backends) client: Option<(PathBuf, PathBuf)>,
-    /// The name the server's certificate must have, if it is not the host's.
-    pub(in crate::backends) server_name: Option<String>,
 }
 
 impl Config {
@@ -72,7 +61,7 @@ impl Config {
             }
         }
         let (address, database) = Self::address(&mut url)?;
-        let tls = (url.scheme == "rediss").then(|| Self::tls(&mut url)).transpose()?;
+        let tls = (url.scheme == "rediss").then(|| TlsFiles::take(&mut url)).transpose()?;
         let (user, password) = (url.user.take(), url.password.take());
         if user.is_some() && password.is_none() {
             return Err(Error::invalid(
@@ -120,16 +109,6 @@ impl Config {
             text => number(text)?,
         };
         Ok((Address::Tcp { host: host.name.clone(), port: host.port.unwrap_or(DEFAULT_PORT) }, database))
-    }
-
-    fn tls(url: &mut StoreUrl) -> Result<TlsFiles> {
-        let ca = url.take("ca").map(PathBuf::from);
-        let client = match (url.take("cert"), url.take("key")) {
-            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-            (None, None) => None,
-            _ => return Err(Error::invalid("parameters `cert` and `key` are given together or not at all")),
-        };
-        Ok(TlsFiles { ca, client, server_name: url.take("server_name") })
     }
 }
 

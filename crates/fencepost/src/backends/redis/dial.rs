@@ -7,6 +7,8 @@ use super::config::{Address, Config};
 use super::connection::{Connection, Reply, Stream};
 use super::fitness;
 use super::resp::Value;
+#[cfg(feature = "tls")]
+use crate::backends::tls::Tls;
 use crate::{Error, Result};
 
 /// The codes of error replies that mean something to us.
@@ -31,7 +33,7 @@ const CODES: [&str; 14] = [
 pub(in crate::backends) struct Dial {
     pub(in crate::backends) config: Config,
     #[cfg(feature = "tls")]
-    tls: Option<super::tls::Tls>,
+    tls: Option<Tls>,
 }
 
 /// What a greeting has found out.
@@ -49,7 +51,7 @@ impl Dial {
     pub(in crate::backends) fn new(config: Config) -> Result<Self> {
         #[cfg(feature = "tls")]
         let tls = match (&config.tls, &config.address) {
-            (Some(files), Address::Tcp { host, .. }) => Some(super::tls::Tls::new(files, host)?),
+            (Some(files), Address::Tcp { host, .. }) => Some(Tls::new(files, host, None)?),
             _ => None,
         };
         Ok(Self {
@@ -72,7 +74,7 @@ impl Dial {
                 stream.set_nodelay(true)?;
                 #[cfg(feature = "tls")]
                 if let Some(tls) = &self.tls {
-                    return tls.wrap(stream).await;
+                    return Ok(Box::new(tls.wrap(stream).await?));
                 }
                 Ok(Box::new(stream))
             }

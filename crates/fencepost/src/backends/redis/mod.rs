@@ -18,8 +18,6 @@ mod node;
 pub(in crate::backends) mod pool;
 pub(in crate::backends) mod record;
 pub(in crate::backends) mod resp;
-#[cfg(feature = "tls")]
-pub(in crate::backends) mod tls;
 pub(in crate::backends) mod turn;
 
 use std::collections::BTreeSet;

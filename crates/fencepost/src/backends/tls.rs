@@ -1,38 +1,71 @@
-//! TLS by rustls, with one crypto provider.
+//! TLS by rustls, with one crypto provider, for every store that has it.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
+#[cfg(feature = "tls")]
+use std::{path::Path, sync::Arc};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+#[cfg(feature = "tls")]
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+#[cfg(feature = "tls")]
 use rustls::{ClientConfig, RootCertStore};
+#[cfg(feature = "tls")]
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+#[cfg(feature = "tls")]
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::config::TlsFiles;
-use super::connection::Stream;
+use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-/// What every connection of one store needs.
+/// The parameters of a TLS connection.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "tls"), allow(dead_code))]
+pub(in crate::backends) struct TlsFiles {
+    /// Authorities to trust instead of the system's.
+    pub(in crate::backends) ca: Option<PathBuf>,
+    /// Our own certificate and key.
+    pub(in crate::backends) client: Option<(PathBuf, PathBuf)>,
+    /// The name the server's certificate must have, if it is not the host's.
+    pub(in crate::backends) server_name: Option<String>,
+}
+
+impl TlsFiles {
+    /// Takes them out of a store URL.
+    pub(in crate::backends) fn take(url: &mut StoreUrl) -> Result<Self> {
+        let ca = url.take("ca").map(PathBuf::from);
+        let client = match (url.take("cert"), url.take("key")) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(Error::invalid("parameters `cert` and `key` are given together or not at all")),
+        };
+        Ok(Self { ca, client, server_name: url.take("server_name") })
+    }
+}
+
+/// What every connection to one server needs.
+#[cfg(feature = "tls")]
 #[derive(Clone)]
 pub(in crate::backends) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
+#[cfg(feature = "tls")]
 impl Tls {
-    pub(in crate::backends) fn new(files: &TlsFiles, host: &str) -> Result<Self> {
-        let config = client_config(files)?;
+    /// For connections to `host`; `protocol` is what is spoken inside, where the server wants to know.
+    pub(in crate::backends) fn new(files: &TlsFiles, host: &str, protocol: Option<&str>) -> Result<Self> {
+        let mut config = client_config(files)?;
+        config.alpn_protocols = protocol.map(|protocol| protocol.as_bytes().to_vec()).into_iter().collect();
         let name = server_name(files, host)?;
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
-    pub(in crate::backends) async fn wrap(&self, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
-        Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
+    pub(in crate::backends) async fn wrap(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
+        self.connector.connect(self.name.clone(), stream).await
     }
 }
 
 /// What the parameters of a URL say about TLS.
+#[cfg(feature = "tls")]
 pub(in crate::backends) fn client_config(files: &TlsFiles) -> Result<ClientConfig> {
     let roots = Arc::new(roots(files.ca.as_deref())?);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -59,18 +92,21 @@ pub(in crate::backends) fn client_config(files: &TlsFiles) -> Result<ClientConfi
 }
 
 /// The name that the server's certificate must have.
+#[cfg(feature = "tls")]
 pub(in crate::backends) fn server_name(files: &TlsFiles, host: &str) -> Result<ServerName<'static>> {
     let name = files.server_name.as_deref().unwrap_or(host).to_owned();
     ServerName::try_from(name.clone())
         .map_err(|_| Error::invalid(format!("`{name}` is not a server name that a certificate can have")))
 }
 
+#[cfg(feature = "tls")]
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tls").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
+#[cfg(feature = "tls")]
 fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match ca {
@@ -94,6 +130,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
     Ok(roots)
 }
 
+#[cfg(feature = "tls")]
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let read = || CertificateDer::pem_file_iter(file)?.collect::<std::result::Result<Vec<_>, _>>();
     match read() {
@@ -105,6 +142,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     }
 }
 
+#[cfg(feature = "tls")]
 fn unreadable(file: &Path, what: &str, error: &dyn std::fmt::Display) -> Error {
     Error::config(format!("`{}` could not be read as {what} in PEM: {error}", file.display()))
 }

@@ -1,0 +1,307 @@
+//! Requests to the cluster, whichever member answers them. A request is repeated, at the next member if need be, until
+//! its time is up: every one of ours may be, since each is conditional on what it finds or names what it makes.
+//!
+//! All of this runs on the keeper's runtime.
+
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prost::Message;
+
+use super::config::Config;
+use super::grpc::Trouble;
+use super::link::{Endpoint, Link, Watch};
+use super::proto::{
+    Compare, LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, LeaseResponse, LeaseRevokeResponse,
+    Request, TxnRequest, TxnResponse,
+};
+use crate::backend::lock;
+use crate::clock::{Clock, Moment};
+use crate::{Error, Result, Source};
+
+/// Between a failed try and the next.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) config: Config,
+    pub(super) clock: Clock,
+    endpoints: Vec<Endpoint>,
+    /// Which of them is asked next.
+    turn: AtomicUsize,
+    link: Mutex<Option<Arc<Link>>>,
+    /// One connects at a time.
+    opening: tokio::sync::Mutex<()>,
+    /// The latest revision that a transaction was answered with.
+    revision: AtomicI64,
+}
+
+/// What came of a request instead of its answer.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// There is no such lease.
+    NoLease,
+    Error(Error),
+}
+
+impl Fault {
+    /// As an error of the whole, for who did not ask for a lease.
+    pub(super) fn into_error(self, client: &Client) -> Error {
+        match self {
+            Self::NoLease => client.unavailable("its lease ended while it was used"),
+            Self::Error(error) => error,
+        }
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer<T> {
+    pub(super) value: T,
+    /// When the request that it answers was sent.
+    pub(super) sent: Moment,
+    /// An earlier request for the same went unanswered, and may yet be carried out.
+    pub(super) unknown: bool,
+}
+
+/// What to do about trouble.
+enum Cure {
+    /// Ask again: somewhere else, or after a new login. What was asked for may have been done, or be done later.
+    Again {
+        why: Source,
+        done: bool,
+    },
+    Give(Fault),
+}
+
+impl Client {
+    pub(super) fn new(config: Config, clock: Clock) -> Result<Self> {
+        let endpoints = Endpoint::all(&config)?;
+        Ok(Self {
+            config,
+            clock,
+            endpoints,
+            turn: AtomicUsize::new(0),
+            link: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            revision: AtomicI64::new(0),
+        })
+    }
+
+    pub(super) fn unavailable(&self, source: impl Into<Source>) -> Error {
+        Error::Unavailable { store: self.config.label.clone(), source: source.into() }
+    }
+
+    /// The connection, made first if there is none.
+    pub(super) async fn link(&self) -> Result<Arc<Link>, Trouble> {
+        if let Some(link) = self.open_link() {
+            return Ok(link);
+        }
+        let _one = self.opening.lock().await;
+        if let Some(link) = self.open_link() {
+            return Ok(link);
+        }
+        let endpoint = &self.endpoints[self.turn.load(Ordering::Relaxed) % self.endpoints.len()];
+        let link = Arc::new(Link::open(endpoint, self.config.login.as_ref()).await?);
+        *lock(&self.link) = Some(link.clone());
+        Ok(link)
+    }
+
+    fn open_link(&self) -> Option<Arc<Link>> {
+        lock(&self.link).clone().filter(|link| !link.is_over())
+    }
+
+    /// Leaves a member that did not serve us; the next connection is to the next one. Of many requests that fail with one
+    /// connection only the first does this, or they would break the next one, too.
+    fn leave(&self, failed: Option<&Arc<Link>>) {
+        let mut current = lock(&self.link);
+        let is_current = match (&*current, failed) {
+            (Some(current), Some(failed)) => Arc::ptr_eq(current, failed),
+            (current, None) => current.as_ref().is_none_or(|link| link.is_over()),
+            (None, Some(_)) => false,
+        };
+        if is_current {
+            if let Some(link) = current.take() {
+                link.close();
+            }
+            self.turn.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        lock(&self.link).take();
+    }
+
+    /// How long one member has to answer: where there are others, not all of the time.
+    fn patience(&self) -> Duration {
+        if self.endpoints.len() > 1 { self.config.timeout / 2 } else { self.config.timeout }
+    }
+
+    async fn call<A: Message, B: Message + Default>(
+        &self,
+        path: &str,
+        message: &A,
+        timeout: Duration,
+    ) -> Result<Answer<B>, Fault> {
+        let deadline = self.clock.now().plus(timeout.min(self.config.timeout));
+        let (mut unknown, mut pause) = (false, PAUSE);
+        loop {
+            let sent = self.clock.now();
+            let until = deadline.min(sent.plus(self.patience()));
+            let mut over = None;
+            let attempt = self.clock.within(Some(until), async {
+                let link = over.insert(self.link().await?);
+                link.call(path, message).await
+            });
+            let attempt = attempt.await;
+            let (why, done) = match attempt {
+                Some(Ok(value)) => return Ok(Answer { value, sent, unknown }),
+                Some(Err(trouble)) => match self.cure(trouble) {
+                    Cure::Again { why, done } => (why, done),
+                    Cure::Give(fault) => return Err(fault),
+                },
+                None => {
+                    let waited = crate::format_duration(self.clock.now().since(sent));
+                    (format!("no answer within {waited}").into(), true)
+                }
+            };
+            // Without a connection nothing was sent.
+            unknown |= done && over.is_some();
+            self.leave(over.as_ref());
+            let again = self.clock.now().plus(pause);
+            if again >= deadline {
+                return Err(Fault::Error(self.unavailable(why)));
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.clock.sleep_until(again).await;
+        }
+    }
+
+    /// What a refusal means.
+    fn cure(&self, trouble: Trouble) -> Cure {
+        let (code, message) = match trouble {
+            Trouble::Broken(why) => return Cure::Again { why: why.into(), done: true },
+            Trouble::Refused { code, message } => (code, message),
+        };
+        let config = |advice: &str| {
+            Cure::Give(Fault::Error(Error::config(format!("etcd refused us ({message}); {advice}"))))
+        };
+        let has = |text: &str| message.contains(text);
+        match code {
+            _ if has("requested lease not found") => Cure::Give(Fault::NoLease),
+            // A token that ran out, or is of before a change of users: a new connection logs in again.
+            _ if has("invalid auth token") || has("auth store is old") || has("no leader") => {
+                Cure::Again { why: message.into(), done: false }
+            }
+            _ if has("user name is empty") => {
+                config("write the user and password into the URL: `etcd://user:password@host`")
+            }
+            _ if has("authentication failed") => config("check user and password"),
+            7 => config(
+                "give the user's role read and write rights to the range of the names (`etcdctl role grant-permission`)",
+            ),
+            8 if has("database space exceeded") => {
+                config("compact and defragment the cluster, raise its quota, and disarm the alarm")
+            }
+            // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure.
+            1 | 4 | 8 | 14 => Cure::Again { why: message.into(), done: true },
+            _ => {
+                let (store, source) = (self.config.label.clone(), message.into());
+                Cure::Give(Fault::Error(Error::Backend { store, source }))
+            }
+        }
+    }
+
+    /// A transaction. With nothing but reads it is a read of one moment, as the majority sees it.
+    pub(super) async fn txn(
+        &self,
+        compare: Vec<Compare>,
+        success: Vec<Request>,
+        failure: Vec<Request>,
+    ) -> Result<Answer<TxnResponse>, Fault> {
+        self.txn_within(self.config.timeout, compare, success, failure).await
+    }
+
+    /// The same, with less time.
+    pub(super) async fn txn_within(
+        &self,
+        timeout: Duration,
+        compare: Vec<Compare>,
+        success: Vec<Request>,
+        failure: Vec<Request>,
+    ) -> Result<Answer<TxnResponse>, Fault> {
+        let ops = |requests: Vec<Request>| requests.into_iter().map(Into::into).collect();
+        let request = TxnRequest { compare, success: ops(success), failure: ops(failure) };
+        let before = self.revision.load(Ordering::Relaxed);
+        let answer = self.call::<_, TxnResponse>("KV/Txn", &request, timeout).await?;
+        let revision = answer.value.revision();
+        if revision < before {
+            return Err(Fault::Error(Error::config(format!(
+                "the cluster went back from revision {before} to {revision}: it was restored from an old snapshot, and its \
+                 tokens would repeat; restore it with `--bump-revision` and `--mark-compacted`, or make sure that nobody \
+                 relies on old tokens and connect anew"
+            ))));
+        }
+        self.revision.fetch_max(revision, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    /// Makes a lease with an id of our choice.
+    pub(super) async fn grant(&self, id: i64, seconds: u64) -> Result<Answer<LeaseGrantResponse>, Fault> {
+        let ttl = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let granted =
+            self.call("Lease/LeaseGrant", &LeaseGrantRequest { ttl, id }, self.config.timeout).await;
+        match granted {
+            // A repeated request finds what the first one made; its end is counted from a keep-alive.
+            Err(Fault::Error(Error::Backend { source, .. }))
+                if source.to_string().contains("already exists") =>
+            {
+                let alive = self.keep_alive(id, self.config.timeout).await?;
+                let value = LeaseGrantResponse { id, ttl: alive.value.ttl };
+                Ok(Answer { value, sent: alive.sent, unknown: false })
+            }
+            granted => granted,
+        }
+    }
+
+    /// Lets a lease live for all of its time again.
+    pub(super) async fn keep_alive(
+        &self,
+        id: i64,
+        timeout: Duration,
+    ) -> Result<Answer<LeaseResponse>, Fault> {
+        let request = LeaseRequest { id, keys: false };
+        let answer: Answer<LeaseResponse> = self.call("Lease/LeaseKeepAlive", &request, timeout).await?;
+        if answer.value.ttl <= 0 { Err(Fault::NoLease) } else { Ok(answer) }
+    }
+
+    /// Ends a lease and deletes its keys.
+    pub(super) async fn revoke(&self, id: i64) -> Result<(), Fault> {
+        let request = LeaseRequest { id, keys: false };
+        match self.call::<_, LeaseRevokeResponse>("Lease/LeaseRevoke", &request, self.config.timeout).await {
+            Ok(_) | Err(Fault::NoLease) => Ok(()),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// How long a lease has left, and what keys it has.
+    pub(super) async fn time_to_live(&self, id: i64, keys: bool) -> Result<LeaseResponse, Fault> {
+        let answer =
+            self.call("Lease/LeaseTimeToLive", &LeaseRequest { id, keys }, self.config.timeout).await?;
+        Ok(answer.value)
+    }
+
+    /// Watches a key: from now on, or from a revision of the past.
+    pub(super) async fn watch(&self, key: &[u8], from: i64) -> Option<Watch> {
+        let deadline = self.clock.now().plus(self.patience());
+        match self.clock.within(Some(deadline), self.link()).await {
+            Some(Ok(link)) => Some(link.watch(key, from)),
+            _ => {
+                self.leave(None);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What an `etcd://` or `etcds://` URL says.
+
+use std::time::Duration;
+
+use crate::backends::tls::TlsFiles;
+use crate::url::StoreUrl;
+use crate::{Error, Result};
+
+const DEFAULT_PORT: u16 = 2379;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Clone)]
+pub(super) struct Config {
+    /// The URL for messages, without its password.
+    pub(super) label: String,
+    /// The members to talk to, in the order they are tried.
+    pub(super) endpoints: Vec<(String, u16)>,
+    pub(super) login: Option<(String, String)>,
+    pub(super) prefix: String,
+    /// The longest that one request may take, with all its repetitions.
+    pub(super) timeout: Duration,
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
+    pub(super) tls: Option<TlsFiles>,
+}
+
+impl Config {
+    pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
+        let label = url.to_string();
+        let prefix = url.take("prefix").unwrap_or_default();
+        if prefix.len() > 128 || prefix.contains('\0') {
+            return Err(Error::invalid("parameter `prefix` may have at most 128 bytes and no NUL"));
+        }
+        let timeout = url.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+        if timeout < Duration::from_millis(1) {
+            return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
+        }
+        if url.hosts.is_empty() || !url.path.trim_start_matches('/').is_empty() {
+            return Err(Error::invalid(format!(
+                "an {} URL names the members of a cluster and no path, as in `{}://a:2379,b:2379,c:2379`; a path in \
+                 front of all names is the parameter `prefix`",
+                url.scheme, url.scheme
+            )));
+        }
+        let endpoints =
+            url.hosts.iter().map(|host| (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT))).collect();
+        let tls = (url.scheme == "etcds").then(|| TlsFiles::take(&mut url)).transpose()?;
+        let login = match (url.user.take(), url.password.take()) {
+            (None, None) => None,
+            (Some(user), Some(password)) => Some((user, password)),
+            _ => {
+                return Err(Error::invalid(
+                    "etcd knows users with a password; write `etcd://user:password@host`",
+                ));
+            }
+        };
+        url.finish()?;
+        Ok(Self { label, endpoints, login, prefix, timeout, tls })
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::from_url(StoreUrl::parse(text)?)
+    }
+
+    #[test]
+    fn urls_say_where_and_how() {
+        let config = parse("etcd://u:p@a,b:1,[::1]:2?prefix=app/&timeout=500ms").unwrap();
+        let endpoints = [("a", 2379), ("b", 1), ("::1", 2)].map(|(host, port)| (host.to_owned(), port));
+        assert_eq!(config.endpoints, endpoints);
+        assert_eq!((config.prefix.as_str(), config.timeout), ("app/", Duration::from_millis(500)));
+        assert_eq!(config.login, Some(("u".to_owned(), "p".to_owned())));
+        assert!(parse("etcds://h?ca=/a&cert=/c&key=/k&server_name=n").unwrap().tls.is_some());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "etcd://",
+            "etcd://h/path",
+            "etcd://user@h",
+            "etcd://:password@h",
+            "etcd://h?ca=/x",
+            "etcds://h?cert=/x",
+            "etcd://h?timeout=0s",
+        ] {
+            assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+}

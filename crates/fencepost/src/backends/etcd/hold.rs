@@ -1,0 +1,234 @@
+//! A lock held on a cluster: renewed with its lease, moved to another one when it shall last longer, and given back.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{oneshot, watch};
+
+use super::client::Fault;
+use super::leases::{Mine, Use};
+use super::proto::{Compare, KeyValue, PutRequest, RangeRequest, Request};
+use super::record::Record;
+use super::renewals::{self, Found, One};
+use super::seats::Seat;
+use super::session::Session;
+use crate::backend::{Hold, Renewal, Signal, lock};
+use crate::clock::Moment;
+use crate::{EtcdCompare, Loss, Name, Result};
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    itself: Weak<Held>,
+    pub(super) session: Arc<Session>,
+    name: Name,
+    pub(super) key: Vec<u8>,
+    pub(super) created: i64,
+    pub(super) signal: Arc<Signal>,
+    state: Mutex<State>,
+    /// Nothing is left to watch over.
+    pub(super) done: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the key goes if it is not renewed.
+    until: Moment,
+    /// What makes it ours; gone when the lock is.
+    stake: Option<Stake>,
+}
+
+#[derive(Debug)]
+pub(super) struct Stake {
+    pub(super) uses: Use,
+    pub(super) mine: Mine,
+    /// `None` for a lock that was attached: its key is on a lease of its own, and ends with that.
+    pub(super) seat: Option<Seat>,
+}
+
+/// The key of a lock that was just granted.
+pub(super) struct Entry {
+    pub(super) mine: Mine,
+    pub(super) created: i64,
+    pub(super) uses: Use,
+    pub(super) until: Moment,
+}
+
+impl Held {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        name: &Name,
+        signal: Arc<Signal>,
+        entry: Entry,
+        seat: Option<Seat>,
+    ) -> Arc<Self> {
+        let Entry { mine, created, uses, until } = entry;
+        Arc::new_cyclic(|itself| Self {
+            itself: itself.clone(),
+            session: session.clone(),
+            name: name.clone(),
+            key: mine.key.clone(),
+            created,
+            signal,
+            state: Mutex::new(State { until, stake: Some(Stake { uses, mine, seat }) }),
+            done: watch::Sender::new(false),
+        })
+    }
+
+    /// What a transaction can compare to be carried out only while this lock is held.
+    pub(crate) fn compare(&self) -> EtcdCompare {
+        EtcdCompare { key: self.key.clone(), create_revision: self.created }
+    }
+
+    pub(super) fn until(&self) -> Moment {
+        lock(&self.state).until
+    }
+
+    fn lease(&self) -> Option<Use> {
+        lock(&self.state).stake.as_ref().map(|stake| stake.uses.clone())
+    }
+
+    /// The lock is not ours any more, or no longer to look after.
+    pub(super) fn end(&self) -> Option<Stake> {
+        self.done.send_replace(true);
+        lock(&self.state).stake.take()
+    }
+
+    /// Why a key that was found, or not, is not that of a held lock; `None` if it is.
+    pub(super) fn loss(&self, found: Option<&KeyValue>) -> Option<Loss> {
+        match found.filter(|kv| kv.create_revision == self.created) {
+            None => Some(Loss::Taken),
+            Some(kv) => Record::of(kv)?.revoked.map(|reason| Loss::ForceReleased { reason }),
+        }
+    }
+
+    fn ours(&self) -> Compare {
+        Compare::created(&self.key, self.created)
+    }
+
+    pub(super) fn read(&self) -> Request {
+        Request::Range(RangeRequest { key: self.key.clone(), ..RangeRequest::default() })
+    }
+
+    /// Moves the key to another lease. Its creation, and so the token, stays what it was.
+    async fn move_to(&self, uses: Use) -> Result<Renewal, Fault> {
+        let client = &self.session.client;
+        // Not over the head of an operator: only what was not revoked moves.
+        for _ in 0..8 {
+            let found = client.txn(vec![], vec![self.read()], vec![]).await?.value.into_kvs();
+            if let Some(why) = self.loss(found.first()) {
+                return Ok(Renewal::Lost(why));
+            }
+            let Some(kv) = found.into_iter().next() else { continue };
+            let written = Compare::written(&self.key, kv.mod_revision);
+            let put = PutRequest { key: kv.key, value: kv.value, lease: uses.lease.id, ignore_lease: false };
+            let answer = client.txn(vec![self.ours(), written], vec![Request::Put(put)], vec![]).await?;
+            if answer.value.succeeded {
+                let sent = uses.lease.sent();
+                if let Some(stake) = &mut lock(&self.state).stake {
+                    stake.uses = uses;
+                }
+                return Ok(Renewal::Renewed { sent, term: None });
+            }
+        }
+        Err(Fault::Error(client.unavailable(format!("lock `{}` changed all the time", self.name))))
+    }
+
+    async fn prolong(&self, term: Duration) -> Result<Renewal> {
+        let leases = &self.session.leases;
+        let moved = async {
+            let uses = leases.get(term).await?;
+            leases.refresh(&uses.lease).await?;
+            self.move_to(uses).await
+        };
+        match moved.await {
+            Ok(Renewal::Renewed { sent, .. }) => Ok(Renewal::Renewed { sent, term: Some(term) }),
+            Ok(lost) => Ok(lost),
+            Err(fault) => Err(fault.into_error(&self.session.client)),
+        }
+    }
+
+    async fn give_back(self: Arc<Self>) -> Result<bool> {
+        // What follows is our own doing, and no loss.
+        self.done.send_replace(true);
+        let deleted = self.session.leases.delete(&self.key, self.created).await;
+        let deleted = deleted.map_err(|fault| fault.into_error(&self.session.client))?;
+        if let Some(stake) = self.end()
+            && stake.seat.is_none()
+        {
+            self.session.leases.drop_own(&stake.uses);
+        }
+        Ok(deleted)
+    }
+
+    async fn hand_on(self: Arc<Self>, term: Duration) -> Result<Renewal> {
+        self.done.send_replace(true);
+        let client = &self.session.client;
+        let uses = self.session.leases.own(term).await.map_err(|fault| fault.into_error(client))?;
+        let moved = self.move_to(uses.clone()).await;
+        if !matches!(moved, Ok(Renewal::Renewed { .. })) {
+            self.session.leases.drop_own(&uses);
+        }
+        Ok(match moved.map_err(|fault| fault.into_error(client))? {
+            Renewal::Renewed { sent, .. } => {
+                // From here on it is a lease like any other that somebody may attach to.
+                drop(self.end());
+                Renewal::Renewed { sent, term: Some(term) }
+            }
+            lost => lost,
+        })
+    }
+}
+
+#[async_trait]
+impl Hold for Held {
+    async fn renew(&self, term: Duration) -> Result<Renewal> {
+        let (result, answer) = oneshot::channel();
+        let Some(uses) = self.lease() else { return Ok(Renewal::Lost(Loss::Taken)) };
+        let one = One { key: self.key.clone(), uses, term, result };
+        let session = Arc::downgrade(&self.session);
+        self.session
+            .renewals
+            .send(one, move |batch| drop(tokio::spawn(renewals::send(session.clone(), batch))));
+        let ended = || Err(self.session.client.unavailable("the runtime that carried the renewal ended"));
+        let renewal = match answer.await.unwrap_or_else(|_| ended())? {
+            Found::NoLease => Renewal::Lost(Loss::SessionEnded),
+            Found::Key(kv, sent) => match (self.loss(kv.as_ref()), sent) {
+                (Some(why), _) => Renewal::Lost(why),
+                (None, Some(sent)) => Renewal::Renewed { sent, term: Some(term) },
+                (None, None) => self.prolong(term).await?,
+            },
+        };
+        if let Renewal::Renewed { sent, .. } = &renewal {
+            let mut state = lock(&self.state);
+            state.until = state.until.max(sent.plus(term));
+        }
+        Ok(renewal)
+    }
+
+    async fn release(&self) -> Result<bool> {
+        let Some(held) = self.itself.upgrade() else { return Ok(false) };
+        self.session.run(held.give_back()).await
+    }
+
+    async fn detach(&self, term: Duration) -> Result<Renewal> {
+        let Some(held) = self.itself.upgrade() else { return Ok(Renewal::Lost(Loss::Taken)) };
+        self.session.run(held.hand_on(term)).await
+    }
+
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Of a forked child's copy nothing is left behind: the lock is its parent's.
+        if let Some(Stake { uses, mine, seat: Some(seat) }) = self.end()
+            && self.session.is_ours()
+        {
+            self.session.leave(uses, mine, self.created, seat);
+        }
+    }
+}

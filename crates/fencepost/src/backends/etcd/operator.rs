@@ -1,0 +1,171 @@
+//! What an operator does: look at locks, and take them back.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::client::Fault;
+use super::keys::{self, Keys};
+use super::proto::{Compare, DeleteRequest, KeyValue, PutRequest, RangeRequest, Request};
+use super::record::{self, Record};
+use super::session::Session;
+use crate::backend::Revoked;
+use crate::{Error, Holder, Name, Result};
+
+/// How many keys are read at a time: under an empty prefix lies all that the cluster is used for.
+const PAGE: usize = 1000;
+/// And how many values; a transaction has a limit.
+const SOME: usize = 100;
+
+/// All holders whose name starts with `prefix`, by name.
+pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Vec<Holder>> {
+    let first = holders(&session, &prefix).await?;
+    let mut left = HashMap::new();
+    for lease in first.values().map(|kv| kv.lease).collect::<HashSet<_>>() {
+        left.insert(lease, session.time_left(lease).await);
+    }
+    let keys: Vec<_> = first.values().map(|kv| kv.key.clone()).collect();
+    let mut found = HashMap::new();
+    for some in keys.chunks(SOME) {
+        let read = |key: &Vec<u8>| RangeRequest { key: key.clone(), ..RangeRequest::default() };
+        let (_, kvs) = session.read_by(some.iter().map(read).collect()).await?;
+        found.extend(kvs.into_iter().map(|kv| (kv.key.clone(), kv)));
+    }
+    let holder = |(name, kv): (Name, KeyValue)| {
+        // Gone meanwhile, or somebody else's: then it is not listed.
+        let kv = found.get(&kv.key).filter(|now| now.create_revision == kv.create_revision)?;
+        Some(record::holder(&name, kv, left.get(&kv.lease).copied().flatten()))
+    };
+    Ok(first.into_iter().filter_map(holder).collect())
+}
+
+/// The key that holds each name, without its value.
+async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyValue>> {
+    let ours = &session.client.config.prefix;
+    let (mut key, range_end) = keys::range(format!("{ours}{prefix}").as_bytes());
+    let mut first: BTreeMap<Name, KeyValue> = BTreeMap::new();
+    loop {
+        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let page = RangeRequest {
+            key,
+            range_end: range_end.clone(),
+            limit,
+            keys_only: true,
+            max_create_revision: 0,
+        };
+        let (_, kvs) = session.read_by(vec![page]).await?;
+        let next = kvs.last().filter(|_| kvs.len() == PAGE).map(|kv| [kv.key.as_slice(), &[0]].concat());
+        for kv in kvs {
+            let name = keys::name(ours, &kv).filter(|name| name.as_str().starts_with(prefix));
+            let Some(name) = name else { continue };
+            match first.get(&name) {
+                Some(other) if other.create_revision < kv.create_revision => {}
+                _ => drop(first.insert(name, kv)),
+            }
+        }
+        match next {
+            Some(next) => key = next,
+            None => return Ok(first),
+        }
+    }
+}
+
+/// Takes a lock back, politely or at once.
+///
+/// The operator's token is the revision of the transaction that does it, and whoever gets the lock next must have a larger
+/// one. So the same transaction sends our waiters away, whose keys are older than that; they queue again at once.
+pub(super) async fn force_release(
+    session: Arc<Session>,
+    name: Name,
+    reason: String,
+    now: bool,
+) -> Result<Option<Revoked>> {
+    let client = &session.client;
+    let keys = Keys::new(&client.config.prefix, &name);
+    // The queue may change between the look and the transaction; then look again.
+    for _ in 0..32 {
+        let (revision, all) = session.read(keys.range()).await?;
+        let contenders = keys.contenders(all.clone());
+        let Some(victim) = contenders.first() else { return Ok(None) };
+        let holder = session.describe(&name, victim).await;
+        let record = Record::of(victim);
+        if record.is_none() && !now {
+            return Err(Error::unsupported(
+                format!("asking the foreign holder of lock `{name}` to let go"),
+                "only freeing it at once works (`--now`); make sure that it does not work any more",
+            ));
+        }
+        let mut changes = send_away(&all, &contenders[1..]);
+        changes.push(match &record {
+            // The victim is told before its key goes, or it would not learn why.
+            Some(record) => Request::Put(PutRequest {
+                key: victim.key.clone(),
+                value: record.clone().with_reason(&reason).to_bytes(),
+                lease: 0,
+                ignore_lease: true,
+            }),
+            None => delete(&victim.key),
+        });
+        let unchanged = Compare::written(&victim.key, victim.mod_revision);
+        let nobody_new = Compare::none_newer(keys.range(), revision);
+        let answer = client.txn(vec![unchanged, nobody_new], changes, vec![]).await;
+        let answer = answer.map_err(|fault| fault.into_error(client))?.value;
+        let Some(token) = record::token(answer.revision()).filter(|_| answer.succeeded) else { continue };
+        if now && record.is_some() {
+            let deleted = session.leases.delete(&victim.key, victim.create_revision).await;
+            deleted.map_err(|fault: Fault| fault.into_error(client))?;
+        }
+        return Ok(Some(Revoked::new(holder, token, now)));
+    }
+    Err(client.unavailable(format!("lock `{name}` changed hands all the time; try again")))
+}
+
+fn delete(key: &[u8]) -> Request {
+    Request::Delete(DeleteRequest { key: key.to_vec(), range_end: Vec::new() })
+}
+
+/// Deletions of all keys of waiters that are ours: neighbours in one, since a transaction has a limit. `all` is all there
+/// is in the range; peers could not come back, and stay.
+fn send_away(all: &[KeyValue], waiters: &[KeyValue]) -> Vec<Request> {
+    let goes = |kv: &KeyValue| Record::of(kv).is_some() && waiters.iter().any(|waiter| waiter.key == kv.key);
+    let mut deletions: Vec<DeleteRequest> = Vec::new();
+    let mut neighbours = false;
+    for kv in all {
+        if !goes(kv) {
+            neighbours = false;
+            continue;
+        }
+        if !std::mem::replace(&mut neighbours, true) {
+            deletions.push(DeleteRequest { key: kv.key.clone(), range_end: Vec::new() });
+        }
+        if let Some(last) = deletions.last_mut() {
+            last.range_end = [kv.key.as_slice(), &[0]].concat();
+        }
+    }
+    deletions.into_iter().map(Request::Delete).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Owner;
+
+    fn kv(key: &str, ours: bool) -> KeyValue {
+        let value = if ours { Record::new(Owner::fresh(), "").to_bytes() } else { Vec::new() };
+        KeyValue { key: key.into(), value, ..KeyValue::default() }
+    }
+
+    #[test]
+    fn neighbours_go_together_and_peers_stay() {
+        let all = [kv("a/1", true), kv("a/2", true), kv("a/3", false), kv("a/4", true), kv("a/5", true)];
+        let away = send_away(&all, &[all[0].clone(), all[1].clone(), all[2].clone(), all[3].clone()]);
+        let ranges: Vec<_> = away
+            .into_iter()
+            .map(|request| match request {
+                Request::Delete(delete) => (delete.key, delete.range_end),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let range = |from: &str, to: &str| (from.as_bytes().to_vec(), format!("{to}\0").into_bytes());
+        assert_eq!(ranges, [range("a/1", "a/2"), range("a/4", "a/4")]);
+    }
+}

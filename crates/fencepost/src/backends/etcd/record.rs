@@ -1,0 +1,102 @@
+//! What a contender's key holds: who it is, as JSON. A peer leaves it empty, and is shown as a foreign client. A revoked
+//! lock has the operator's reason in its record.
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::proto::KeyValue;
+use crate::{FencingToken, Holder, Name, Owner};
+
+/// The record of one contender.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) owner: Owner,
+    host: String,
+    pid: u32,
+    /// Milliseconds since 1970: when the lock was granted, or asked for where it was not granted yet.
+    since: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    note: String,
+    /// Set by an operator who takes the lock back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) revoked: Option<String>,
+}
+
+impl Record {
+    pub(super) fn new(owner: Owner, note: &str) -> Self {
+        let host = crate::identity::host().to_owned();
+        Self { owner, host, pid: std::process::id(), since: now(), note: note.to_owned(), revoked: None }
+    }
+
+    /// The record of a contender; `None` if a peer made it.
+    pub(super) fn of(kv: &KeyValue) -> Option<Self> {
+        serde_json::from_slice(&kv.value).ok()
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub(super) fn with_reason(self, reason: &str) -> Self {
+        Self { revoked: Some(reason.to_owned()), ..self }
+    }
+
+    /// The same, granted now.
+    pub(super) fn granted(self) -> Self {
+        Self { since: now(), ..self }
+    }
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(0)
+}
+
+/// The holder that a key tells of.
+pub(super) fn holder(name: &Name, kv: &KeyValue, expires_in: Option<Duration>) -> Holder {
+    let mut holder = Holder::unknown(name.clone());
+    holder.token = token(kv.create_revision);
+    holder.expires_in = expires_in;
+    if let Some(record) = Record::of(kv) {
+        holder.owner = Some(record.owner);
+        holder.host = Some(record.host);
+        holder.pid = Some(record.pid);
+        holder.note = Some(record.note).filter(|note| !note.is_empty());
+        holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(record.since));
+        holder.revoked = record.revoked;
+    }
+    holder
+}
+
+/// A revision as a token.
+pub(super) fn token(revision: i64) -> Option<FencingToken> {
+    u64::try_from(revision).ok().and_then(FencingToken::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_tells_who_holds_the_lock_and_why_it_was_taken_back() {
+        let (name, owner) = (Name::new("a").unwrap(), Owner::fresh());
+        let record = Record::new(owner, "nightly \"run\"\n").with_reason("stuck");
+        let kv = KeyValue { value: record.to_bytes(), create_revision: 7, ..KeyValue::default() };
+        let holder = holder(&name, &kv, Some(Duration::from_secs(3)));
+        assert_eq!((holder.owner, holder.pid), (Some(owner), Some(std::process::id())));
+        assert_eq!(holder.note.as_deref(), Some("nightly \"run\"\n"));
+        assert_eq!(holder.revoked.as_deref(), Some("stuck"));
+        assert_eq!(holder.token.map(FencingToken::get), Some(7));
+    }
+
+    #[test]
+    fn what_a_peer_wrote_is_a_foreign_holder() {
+        let name = Name::new("a").unwrap();
+        for value in ["", "x", "{}", "[1]", "{\"owner\":1}"] {
+            let kv = KeyValue { value: value.into(), create_revision: 7, ..KeyValue::default() };
+            let holder = holder(&name, &kv, None);
+            assert!(holder.owner.is_none() && holder.token.is_some(), "{value}");
+        }
+    }
+}

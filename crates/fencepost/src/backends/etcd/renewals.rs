@@ -1,0 +1,80 @@
+//! Renewals that go to the cluster together: one keep-alive a lease, and one look at all keys.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::client::Fault;
+use super::leases::{Lease, Use};
+use super::proto::{KeyValue, RangeRequest, Request};
+use super::session::Session;
+use crate::Result;
+use crate::backends::batch::Batches;
+use crate::clock::Moment;
+
+pub(super) type Renewals = Batches<One>;
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct One {
+    pub(super) key: Vec<u8>,
+    pub(super) uses: Use,
+    pub(super) term: Duration,
+    pub(super) result: oneshot::Sender<Result<Found>>,
+}
+
+/// What a renewal found.
+#[derive(Debug)]
+pub(super) enum Found {
+    NoLease,
+    /// The key, if there is one; and since when its lease has all of its time, if that lasts for the term.
+    Key(Option<KeyValue>, Option<Moment>),
+}
+
+pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
+    let Some(session) = session.upgrade() else { return };
+    let mut leases: Vec<Arc<Lease>> = Vec::new();
+    for one in batch.iter().filter(|one| one.uses.lease.term >= one.term) {
+        if leases.iter().all(|lease| lease.id != one.uses.lease.id) {
+            leases.push(one.uses.lease.clone());
+        }
+    }
+    let beats: Vec<_> = leases
+        .into_iter()
+        .map(|lease| {
+            let session = session.clone();
+            tokio::spawn(async move { (lease.id, session.leases.keep_alive(&lease).await) })
+        })
+        .collect();
+    let read = |one: &One| Request::Range(RangeRequest { key: one.key.clone(), ..RangeRequest::default() });
+    // Late answers are worthless, and a stuck connection should be replaced while there is time to.
+    let shortest = batch.iter().map(|one| one.term).min().unwrap_or_default();
+    let timeout = (shortest / 3).max(Duration::from_millis(20));
+    let found = session.client.txn_within(timeout, vec![], batch.iter().map(read).collect(), vec![]).await;
+    let mut beaten = Vec::new();
+    for beat in beats {
+        beaten.extend(beat.await.ok());
+    }
+    let found = match found {
+        Ok(answer) => answer.value.into_kvs(),
+        Err(fault) => {
+            let why = fault.into_error(&session.client).to_string();
+            for one in batch {
+                let _ = one.result.send(Err(session.client.unavailable(why.clone())));
+            }
+            return;
+        }
+    };
+    for one in batch {
+        let kv = found.iter().find(|kv| kv.key == one.key).cloned();
+        let lease = &one.uses.lease;
+        let result = match beaten.iter().find(|(id, _)| *id == lease.id) {
+            Some((_, Ok(()))) => Ok(Found::Key(kv, Some(lease.sent()))),
+            Some((_, Err(Fault::NoLease))) => Ok(Found::NoLease),
+            Some((_, Err(Fault::Error(error)))) => Err(session.client.unavailable(error.to_string())),
+            _ => Ok(Found::Key(kv, None)),
+        };
+        let _ = one.result.send(result);
+    }
+}

@@ -1,0 +1,115 @@
+//! All that one client of a cluster has: its connection, leases and lines of waiters. A forked child gets its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{Client, Fault};
+use super::config::Config;
+use super::keys::Keys;
+use super::leases::{Leases, Mine, Use};
+use super::proto::{KeyValue, RangeRequest, Request};
+use super::record;
+use super::renewals::Renewals;
+use super::seats::Seats;
+use crate::clock::Clock;
+use crate::keeper::Keeper;
+use crate::{Holder, Name, Result};
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) client: Arc<Client>,
+    pub(super) leases: Arc<Leases>,
+    pub(super) seats: Arc<Seats>,
+    pub(super) renewals: Arc<Renewals>,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) clock: Clock,
+    process: u32,
+}
+
+impl Session {
+    pub(super) fn new(config: Config, clock: &Clock) -> Result<Arc<Self>> {
+        let keeper = Keeper::of(clock)?;
+        let client = Arc::new(Client::new(config, clock.clone())?);
+        Ok(Arc::new(Self {
+            leases: Arc::new(Leases::new(client.clone(), keeper.clone())),
+            client,
+            seats: Arc::default(),
+            renewals: Arc::new(Renewals::new(keeper.clone())),
+            keeper,
+            clock: clock.clone(),
+            process: std::process::id(),
+        }))
+    }
+
+    /// Whether it was made by this process. The threads and sockets of a parent are not ours.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Carries something out on the keeper's runtime: to its end, even if the caller does not wait for it.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        job: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        if !self.is_ours() {
+            return Err(self.client.unavailable("this lock is of the process that this one was forked from"));
+        }
+        let ended = || Err(self.client.unavailable("the keeper has ended"));
+        self.keeper.carry_out(job).await.unwrap_or_else(ended)
+    }
+
+    /// Who contends for a name, in order.
+    pub(super) async fn contenders(&self, name: &Name) -> Result<Vec<KeyValue>> {
+        let keys = Keys::new(&self.client.config.prefix, name);
+        Ok(keys.contenders(self.read(keys.range()).await?.1))
+    }
+
+    /// All keys of a range, and the revision at which they were read.
+    pub(super) async fn read(&self, (key, range_end): (Vec<u8>, Vec<u8>)) -> Result<(i64, Vec<KeyValue>)> {
+        self.read_by(vec![RangeRequest { key, range_end, ..RangeRequest::default() }]).await
+    }
+
+    /// What several ranges hold at one revision.
+    pub(super) async fn read_by(&self, ranges: Vec<RangeRequest>) -> Result<(i64, Vec<KeyValue>)> {
+        let reads = ranges.into_iter().map(Request::Range).collect();
+        let answer = self.client.txn(vec![], reads, vec![]).await;
+        let answer = answer.map_err(|fault| fault.into_error(&self.client))?.value;
+        Ok((answer.revision(), answer.into_kvs()))
+    }
+
+    /// Who holds a lock, and who waits for it.
+    pub(super) async fn show(&self, name: &Name) -> Result<Option<Holder>> {
+        let contenders = self.contenders(name).await?;
+        let Some((first, queue)) = contenders.split_first() else { return Ok(None) };
+        let mut holder = self.describe(name, first).await;
+        holder.queue = queue.iter().map(|kv| record::holder(name, kv, None)).collect();
+        Ok(Some(holder))
+    }
+
+    /// The holder that a key tells of, with the time its lease has left.
+    pub(super) async fn describe(&self, name: &Name, kv: &KeyValue) -> Holder {
+        record::holder(name, kv, self.time_left(kv.lease).await)
+    }
+
+    /// `None` for a key without a lease, or where the cluster does not answer: this is for people to read.
+    pub(super) async fn time_left(&self, lease: i64) -> Option<Duration> {
+        if lease == 0 {
+            return None;
+        }
+        let left = self.client.time_to_live(lease, false).await.ok()?.ttl;
+        Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
+    }
+
+    /// Gives up a place in the queue, or a lock, in the background. The seat goes when the key has.
+    pub(super) fn leave(self: &Arc<Self>, uses: Use, mine: Mine, created: i64, seat: impl Send + 'static) {
+        let session = self.clone();
+        self.keeper.spawn(async move {
+            if let Err(Fault::Error(error)) = session.leases.delete(&mine.key, created).await {
+                tracing::debug!(%error, "a key could not be deleted; it goes with its lease, or as soon as it can");
+                drop(mine);
+                session.leases.retire(&uses.lease);
+            }
+            drop(seat);
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! Leases: shared, renewed together, and gone when nobody needs them.
+
+use fencepost::{Loss, State};
+use fencepost_testkit::etcd::Cluster;
+
+use crate::stage::{LONG, bounded, connect, ms, patient, take, until};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_locks_of_one_ttl_share_a_lease_and_its_keep_alives() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let mut guards = Vec::new();
+    for number in 0..150 {
+        guards.push(patient(&locks, &format!("n{number}")).renew_every(ms(400)).acquire().await.unwrap());
+    }
+    assert_eq!(cluster.leases().len(), 1);
+    let before = cluster[0].requests("LeaseKeepAlive");
+    until("all were renewed", async || locks.stats().renewed >= 600).await;
+    let beats = cluster[0].requests("LeaseKeepAlive") - before;
+    assert!(beats < 150, "{beats} keep-alives for {} renewals", locks.stats().renewed);
+    drop(guards);
+    locks.close().await;
+    until("no lease is left", async || cluster.leases().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_goes_with_the_store_and_not_before_its_last_lock() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let guard = take(&locks, "a").await;
+    locks.clone().close().await;
+    guard.extend().await.unwrap();
+    assert_eq!(cluster.leases().len(), 1);
+    guard.release().await.unwrap();
+    until("no lease is left", async || cluster.leases().is_empty()).await;
+
+    let guard = take(&locks, "a").await;
+    drop((guard, locks));
+    until("no lease is left", async || cluster.leases().is_empty()).await;
+    assert_eq!(cluster.keys(""), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_detached_lock_has_a_lease_of_its_own_that_its_release_ends() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let handle = take(&locks, "a").await.detach().await.unwrap();
+    // The same client, the same name and the same ttl: it needs another key than the one that was detached.
+    assert!(locks.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
+    assert!(locks.lock("a").ttl(LONG).wait(ms(300)).acquire().await.is_err());
+    locks.close().await;
+    until("only its own lease is left", async || cluster.leases().len() == 1).await;
+    let locks = connect(&cluster.url()).await;
+    locks.extend(&handle, LONG).await.unwrap();
+    locks.release(&handle).await.unwrap();
+    assert_eq!(cluster.keys(""), [""; 0]);
+    drop(locks);
+    until("no lease with a key is left", async || {
+        cluster
+            .leases()
+            .iter()
+            .all(|id| !cluster.etcdctl(&["lease", "timetolive", id, "--keys"]).contains("[a/"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_not_renewed_ends_though_its_lease_lives_on() {
+    let cluster = Cluster::start(1);
+    let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let renewed = locks.lock("renewed").ttl(ms(2000)).acquire().await.unwrap();
+    let ends = locks.lock("ends").ttl(ms(2000)).renew(false).acquire().await.unwrap();
+    let next = take(&rival, "ends").await;
+    assert_eq!(ends.state(), State::Lost(Loss::Expired));
+    renewed.check().unwrap();
+    next.release().await.unwrap();
+    renewed.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_lease_ends_all_its_locks_at_once() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let guards = [take(&locks, "a").await, take(&locks, "b").await];
+    let lease = cluster.leases().pop().unwrap();
+    assert!(cluster.etcdctl(&["lease", "revoke", &lease]).contains("revoked"));
+    for guard in &guards {
+        let why = bounded("it is lost", guard.lost()).await;
+        assert!(matches!(why, Loss::Taken | Loss::SessionEnded), "{why}");
+    }
+    // And a new lease is made for the next.
+    take(&locks, "c").await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_callers_transaction_is_carried_out_only_while_the_lock_is_held() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let guard = take(&locks, "a").await;
+    let compare = guard.etcd_compare().unwrap();
+    assert_eq!(u64::try_from(compare.create_revision).unwrap(), guard.token().get());
+    let write = |value: &str| {
+        let key = String::from_utf8(compare.key.clone()).unwrap();
+        let txn = format!("create(\"{key}\") = \"{}\"\n\nput data {value}\n\n\n", compare.create_revision);
+        cluster.etcdctl_with(&["txn"], &txn)
+    };
+    assert!(write("one").contains("SUCCESS"));
+    guard.release().await.unwrap();
+    assert!(write("two").contains("FAILURE"));
+    assert_eq!(cluster.etcdctl(&["get", "data", "--print-value-only"]), "one");
+    assert!(locks.lock("a").try_acquire().await.unwrap().unwrap().etcd_compare().is_some());
+}

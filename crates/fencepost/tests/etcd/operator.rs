@@ -1,0 +1,58 @@
+//! Force-release: the operator's token lies between the victim's and that of everybody who comes after.
+
+use fencepost::{Error, Loss};
+use fencepost_testkit::etcd::Cluster;
+
+use crate::stage::{bounded, connect, patient, take, until, waiter};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_waited_before_a_force_release_get_larger_tokens_than_the_operator() {
+    for now in [false, true] {
+        let cluster = Cluster::start(1);
+        let (locks, one, two) =
+            (connect(&cluster.url()).await, connect(&cluster.url()).await, connect(&cluster.url()).await);
+        let victim = take(&locks, "a").await;
+        let waiters = [waiter(patient(&one, "a"), &one).await, waiter(patient(&two, "a"), &two).await];
+        until("they are in the queue", async || cluster.keys("a/").len() == 3).await;
+        let revoked = match now {
+            true => locks.force_release_now("a", "enough").await,
+            false => locks.force_release("a", "enough").await,
+        };
+        let revoked = revoked.unwrap().unwrap();
+        assert!(revoked.token > victim.token());
+        let why = bounded("the victim learns it", victim.lost()).await;
+        assert_eq!(why, Loss::ForceReleased { reason: "enough".to_owned() });
+        drop(victim);
+        let mut tokens = Vec::new();
+        let mut tasks = tokio::task::JoinSet::new();
+        for waits in waiters {
+            tasks.spawn(async move {
+                let guard = waits.await.unwrap().unwrap();
+                let token = guard.token();
+                guard.release().await.unwrap();
+                token
+            });
+        }
+        while let Some(token) = bounded("both get their turn", tasks.join_next()).await {
+            tokens.push(token.unwrap());
+        }
+        assert!(tokens.iter().all(|token| *token > revoked.token), "{tokens:?} after {}", revoked.token);
+        assert_ne!(tokens[0], tokens[1]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_victim_that_does_not_let_go_loses_the_lock_with_its_ttl() {
+    let cluster = Cluster::start(1);
+    let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let second = std::time::Duration::from_secs(1);
+    let stubborn = locks.lock("a").ttl(second).acquire().await.unwrap();
+    // Keeps the lease alive that both are on.
+    let other = locks.lock("b").ttl(second).acquire().await.unwrap();
+    rival.force_release("a", "enough").await.unwrap().unwrap();
+    let next = take(&rival, "a").await;
+    assert!(stubborn.state().is_lost());
+    assert!(matches!(stubborn.extend().await, Err(Error::Lost { .. })));
+    other.check().unwrap();
+    next.release().await.unwrap();
+}
