@@ -44,9 +44,7 @@ pub(super) async fn contend(sessions: &Sessions, request: &Request, wait: bool) 
                 waited = true;
                 tokio::select! {
                     _ = changed => {}
-                    end = session.ended() => {
-                        return Err(session.unavailable(&format!("while waiting in line: {end:?}")));
-                    }
+                    end = session.ended() => return Err(session.unavailable(end.text())),
                 }
             }
             // Somebody left in between.
