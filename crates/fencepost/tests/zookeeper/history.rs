@@ -27,6 +27,8 @@ struct History {
     turns: Mutex<Vec<Turn>>,
     /// Who has the lock, as far as is known.
     holder: Mutex<Option<usize>>,
+    /// Whose link leads nowhere: it holds on for as long as its guard lets it believe.
+    cut_off: Mutex<Option<usize>>,
     over: AtomicBool,
 }
 
@@ -52,7 +54,10 @@ impl History {
             let from = boottime();
             *self.holder.lock().unwrap() = Some(client);
             // Long enough for a link to be broken meanwhile.
-            let lost = tokio::time::timeout(ms(30), guard.lost()).await.is_ok();
+            let mut lost = tokio::time::timeout(ms(30), guard.lost()).await.is_ok();
+            while !lost && *self.cut_off.lock().unwrap() == Some(client) {
+                lost = tokio::time::timeout(ms(10), guard.lost()).await.is_ok();
+            }
             // A lost guard was valid to the end of its last lease, whenever that was noticed.
             let now = boottime();
             let to = guard.valid_until_boottime().map_or(now, |end| end.min(now));
@@ -90,6 +95,9 @@ async fn guards_are_never_valid_at_once_while_links_break() {
         let before = history.count();
         until("the lock goes round", async || history.count() > before + 4).await;
         let Some(victim) = history.holder() else { continue };
+        if round % 3 < 2 {
+            *history.cut_off.lock().unwrap() = Some(victim);
+        }
         match round % 3 {
             0 => links[victim].stall(),
             1 => links[victim].hold_answers(),
@@ -98,6 +106,7 @@ async fn guards_are_never_valid_at_once_while_links_break() {
         let others = || history.turns.lock().unwrap().iter().filter(|turn| turn.client != victim).count();
         let before = others();
         until("the others go on", async || others() > before + 3).await;
+        *history.cut_off.lock().unwrap() = None;
         links[victim].pass();
     }
     history.over.store(true, Ordering::SeqCst);
