@@ -52,6 +52,8 @@ async fn a_deletion_during_an_outage_is_told_after_it() {
     let part = Part::new();
     let locks = part.behind_link().await;
     let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    // With this answer its node is watched.
+    guard.extend().await.unwrap();
     part.link.cut();
     let node = part.contenders().swap_remove(0);
     assert!(part.server.client().delete(&format!("{}/fencepost/a/{node}", part.chroot)).unwrap());

@@ -11,6 +11,7 @@ mod stage;
 mod answers;
 mod ensemble;
 mod folders;
+mod history;
 mod login;
 mod loss;
 mod operator;

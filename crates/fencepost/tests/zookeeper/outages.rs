@@ -1,7 +1,7 @@
 //! Connections that end, and servers that come back.
 
 use fencepost::{Error, Locks, Loss, State};
-use fencepost_testkit::zookeeper::Server;
+use fencepost_testkit::zookeeper::{Mode, Server};
 
 use crate::stage::{
     LONG, Part, SHORT, bounded, contenders, ms, patient, start_waiting, take, until, use_once,
@@ -70,6 +70,23 @@ async fn a_server_that_lost_its_data_ends_all_locks_in_time() {
     assert!(matches!(why, Loss::SessionEnded | Loss::Unreachable | Loss::Paused), "{why:?}");
     assert!(contenders(&server, "").is_empty());
     // The store goes on with a new session.
+    use_once(&locks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_the_server_does_not_know_ends_all_its_locks_at_once() {
+    let mut server = Server::start();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    server.restart_empty();
+    // A server that has seen fewer transactions than we have refuses us; one that has seen more knows better.
+    let mut client = server.client();
+    for number in 0..200 {
+        client.create(&format!("/filler-{number}"), b"", Mode::Persistent).unwrap();
+    }
+    // Its ttl is far from over, and nobody renews it.
+    assert_eq!(bounded("it is lost", guard.lost()).await, Loss::SessionEnded);
+    assert!(matches!(guard.release().await, Err(Error::Lost { why: Loss::SessionEnded, .. })));
     use_once(&locks).await;
 }
 

@@ -44,9 +44,7 @@ pub(super) async fn contend(sessions: &Sessions, request: &Request, wait: bool) 
                 waited = true;
                 tokio::select! {
                     _ = changed => {}
-                    end = session.ended() => {
-                        return Err(session.unavailable(&format!("while waiting in line: {end:?}")));
-                    }
+                    end = session.ended() => return Err(session.unavailable(end.text())),
                 }
             }
             // Somebody left in between.
@@ -71,7 +69,7 @@ struct Place {
 }
 
 impl Place {
-    /// Stands in line, and looks at it. Both requests are sent together, and the server handles them in this order.
+    /// Stands in line, and looks at it.
     async fn enter(session: &Arc<Session>, request: &Request) -> Result<(Self, Vec<String>)> {
         let (name, owner) = (request.name.clone(), request.owner);
         let parent = layout::parent(&session.config().base, &name);
@@ -79,43 +77,46 @@ impl Place {
         let data = record::data(session.timeout(), &request.note);
         let private = session.config().login.is_some();
         let create = Wire::Create { path: &stem, data: &data, mode: Mode::EphemeralSequential, private };
-        let look = Wire::Children { path: &parent };
         let (session, node) = (session.clone(), None);
         let mut place = Self { session, name, owner, parent: parent.clone(), node, link: None, armed: false };
         for _ in 0..TRIES {
-            let session = &place.session;
-            let deadline = session.clock().now().plus(session.config().timeout.min(request.ttl));
-            let link = session.link(deadline).await.map_err(|trouble| place.lost(&trouble))?;
-            let created = session.send(&link, &create).map_err(|trouble| place.lost(&trouble))?;
-            place.link = Some(link.clone());
-            place.armed = true;
-            let looked = session.send(&link, &look);
-            match session.answer(created, deadline).await.map_err(|trouble| place.lost(&trouble))? {
-                Ok(body) => {
-                    let found = protocol::created(&body).map_err(|what| session.config().backend(what))?;
-                    place.node = Some(found);
-                    let children = match looked {
-                        Ok(looked) => session.answer(looked, deadline).await.ok(),
-                        Err(_) => None,
-                    };
-                    let children = match children {
-                        Some(answer) => place.read_children(answer)?,
-                        // The connection ended in between; our place in the line has not.
-                        None => place.children().await?,
-                    };
-                    return Ok((place, children));
-                }
-                Err(Code::NoNode) => {
-                    place.armed = false;
-                    make_folders(session, &parent, private).await?;
-                }
-                Err(code) => {
-                    place.armed = false;
-                    return Err(session.refusal(code, &parent));
-                }
+            if let Some(children) = place.stand(&create).await? {
+                return Ok((place, children));
             }
+            make_folders(&place.session, &parent, private).await?;
         }
         Err(place.session.unavailable("the folder of the lock vanished again and again; try again"))
+    }
+
+    /// Creates our node and looks at the line; `None` if there is no folder. Both requests are sent together, and the
+    /// server handles them in this order.
+    async fn stand(&mut self, create: &Wire<'_>) -> Result<Option<Vec<String>>> {
+        let session = self.session.clone();
+        let deadline = session.clock().now().plus(session.config().timeout.min(session.timeout()));
+        let link = session.link(deadline).await.map_err(|trouble| self.lost(&trouble))?;
+        let created = session.send(&link, create).map_err(|trouble| self.lost(&trouble))?;
+        self.link = Some(link.clone());
+        self.armed = true;
+        let looked = session.send(&link, &Wire::Children { path: &self.parent });
+        let body = match session.answer(created, deadline).await.map_err(|trouble| self.lost(&trouble))? {
+            Ok(body) => body,
+            Err(code) => {
+                self.armed = false;
+                return if code == Code::NoNode {
+                    Ok(None)
+                } else {
+                    Err(session.refusal(code, &self.parent))
+                };
+            }
+        };
+        self.node = Some(protocol::created(&body).map_err(|what| session.config().backend(what))?);
+        if let Ok(looked) = looked
+            && let Ok(answer) = session.answer(looked, deadline).await
+        {
+            return self.read_children(answer).map(Some);
+        }
+        // The connection ended in between; our place in the line has not.
+        self.children().await.map(Some)
     }
 
     /// Why the place could not be taken. A connection that had ended without our knowing is worth another attempt, under

@@ -22,6 +22,8 @@ use crate::lease::drift;
 
 /// Heartbeats in the time after which a session ends.
 const BEATS: u32 = 8;
+/// And no rarer than that, so that a connection that leads nowhere does not keep waiters waiting.
+const LONGEST_BEAT: Duration = Duration::from_secs(10);
 
 /// What the handles of a session and the task that keeps it alive share.
 #[derive(Debug)]
@@ -194,7 +196,7 @@ enum Next {
 /// Makes heartbeats until the connection ends or nobody needs the session any more.
 async fn serve(life: &Life, link: &Arc<Connection>) -> Next {
     loop {
-        let due = lock(&life.confirmed).plus(life.timeout / BEATS);
+        let due = lock(&life.confirmed).plus((life.timeout / BEATS).min(LONGEST_BEAT));
         tokio::select! {
             biased;
             () = link.ended() => return Next::Reconnect,

@@ -60,7 +60,11 @@ impl Backend for Store {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        claim::contend(&self.sessions, request, false).await
+        let Sessions { config, clock, .. } = &self.sessions;
+        // A session may have to be opened first, which has a limit of its own.
+        let deadline = clock.now().plus(config.timeout * 2);
+        let tried = clock.within(Some(deadline), claim::contend(&self.sessions, request, false)).await;
+        tried.unwrap_or_else(|| Err(config.unavailable("no answer in time")))
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
