@@ -178,3 +178,22 @@ async fn a_release_on_a_silent_server_ends_at_the_timeout_and_goes_on_behind() {
     assert!(matches!(error, Error::Uncertain { .. }), "{error}");
     until("it is released behind", async || cluster.keys("a/").is_empty()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_whose_answer_is_lost_lengthens_nothing_and_the_next_one_does() {
+    let cluster = Cluster::start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    let url = format!("{}?timeout=500ms", cluster.url_at(&proxy.addr().to_string()));
+    let locks = connect(&url).await;
+    let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let before = guard.valid_until_boottime();
+    proxy.hold_answers();
+    let error = bounded("the caller is told", guard.extend_to(LONG)).await.unwrap_err();
+    assert!(matches!(error, Error::Uncertain { .. }), "{error}");
+    assert_eq!(guard.valid_until_boottime(), before);
+    proxy.reset();
+    assert!(guard.extend_to(LONG).await.unwrap() > Some(TTL));
+    let shown = locks.show("a").await.unwrap().unwrap();
+    assert!(shown.expires_in > Some(TTL) && shown.token == Some(guard.token()), "{shown:?}");
+    guard.release().await.unwrap();
+}
