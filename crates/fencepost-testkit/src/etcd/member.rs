@@ -44,6 +44,7 @@ impl Member {
         peers: &[String],
         files: Option<&Certificates>,
         client_certificate: bool,
+        durable: bool,
     ) {
         let [clients, peer, health] = self.ports;
         let scheme = if files.is_some() { "https" } else { "http" };
@@ -60,9 +61,11 @@ impl Member {
             // A new leader in half a second, and so the shortest lease there is: one second.
             "--heartbeat-interval=100".to_owned(),
             "--election-timeout=500".to_owned(),
-            "--unsafe-no-fsync".to_owned(),
             "--logger=zap".to_owned(),
         ];
+        if !durable {
+            arguments.push("--unsafe-no-fsync".to_owned());
+        }
         if let Some(files) = files {
             arguments.push(format!("--cert-file={}", files.server.display()));
             arguments.push(format!("--key-file={}", files.server_key.display()));

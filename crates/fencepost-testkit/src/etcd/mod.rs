@@ -1,5 +1,5 @@
-//! A real etcd cluster of one or more members on loopback ports. It does not wait for its disk: these tests kill
-//! processes, not machines, and a killed process loses nothing that it has written.
+//! A real etcd cluster of one or more members on loopback ports. It does not wait for its disk unless told to: these tests
+//! kill processes, not machines, and a killed process loses nothing that it has written.
 
 mod member;
 
@@ -20,9 +20,16 @@ use crate::{Certificates, eventually, port};
 pub struct Config {
     password: Option<String>,
     tls: Option<bool>,
+    durable: bool,
 }
 
 impl Config {
+    /// Waits for its disk, as a cluster does that somebody relies on.
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
     /// Asks every client for a user: `root`, with this password.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
@@ -81,7 +88,7 @@ impl Cluster {
             let certificates = config.tls.is_some().then(|| Certificates::make(members[0].folder()));
             let client_certificate = config.tls == Some(true);
             for member in &mut members {
-                member.configure(&peers, certificates.as_ref(), client_certificate);
+                member.configure(&peers, certificates.as_ref(), client_certificate, config.durable);
                 member.spawn();
             }
             let ready = || members.iter().all(Member::is_healthy) || members.iter().any(Member::is_dead);

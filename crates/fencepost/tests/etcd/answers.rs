@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::Locks;
+use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
@@ -140,5 +140,60 @@ async fn a_guard_and_a_waiter_survive_reset_connections() {
     }
     other.release().await.unwrap();
     bounded("the waiter gets the lock", waits).await.unwrap().unwrap().release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connecting_to_a_silent_server_ends_at_the_timeout() {
+    let cluster = Cluster::start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    proxy.stall();
+    let url = format!("{}?timeout=500ms", cluster.url_at(&proxy.addr().to_string()));
+    let error = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_on_a_silent_server_ends_at_the_timeout_and_is_undone() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&format!("{}?timeout=500ms", cluster.url())).await;
+    cluster[0].pause();
+    let outcome = bounded("the try ends", locks.lock("a").ttl(LONG).try_acquire()).await;
+    cluster[0].resume();
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    // What the server did when it woke up is undone.
+    take(&connect(&cluster.url()).await, "a").await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_on_a_silent_server_ends_at_the_timeout_and_goes_on_behind() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&format!("{}?timeout=500ms", cluster.url())).await;
+    let guard = take(&locks, "a").await;
+    cluster[0].pause();
+    let outcome = bounded("the release ends", guard.release()).await;
+    cluster[0].resume();
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Uncertain { .. }), "{error}");
+    until("it is released behind", async || cluster.keys("a/").is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_whose_answer_is_lost_lengthens_nothing_and_the_next_one_does() {
+    let cluster = Cluster::start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    let url = format!("{}?timeout=500ms", cluster.url_at(&proxy.addr().to_string()));
+    let locks = connect(&url).await;
+    let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let before = guard.valid_until_boottime();
+    proxy.hold_answers();
+    let error = bounded("the caller is told", guard.extend_to(LONG)).await.unwrap_err();
+    assert!(matches!(error, Error::Uncertain { .. }), "{error}");
+    assert_eq!(guard.valid_until_boottime(), before);
+    proxy.reset();
+    assert!(guard.extend_to(LONG).await.unwrap() > Some(TTL));
+    let shown = locks.show("a").await.unwrap().unwrap();
+    assert!(shown.expires_in > Some(TTL) && shown.token == Some(guard.token()), "{shown:?}");
     guard.release().await.unwrap();
 }

@@ -55,13 +55,29 @@ async fn a_detached_lock_has_a_lease_of_its_own_that_its_release_ends() {
     locks.release(&handle).await.unwrap();
     assert_eq!(cluster.keys(""), [""; 0]);
     drop(locks);
-    until("no lease with a key is left", async || {
-        cluster
-            .leases()
-            .iter()
-            .all(|id| !cluster.etcdctl(&["lease", "timetolive", id, "--keys"]).contains("[a/"))
-    })
-    .await;
+    until("no lease is left", async || cluster.leases().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attached_lock_is_extended_on_a_lease_of_its_own() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let handle = take(&locks, "a").await.detach().await.unwrap();
+    let guard = locks.lock("a").ttl(LONG).attach(&handle).await.unwrap();
+    guard.extend_to(LONG * 2).await.unwrap();
+    let token = guard.token();
+    // And again without a guard, by a client that ends.
+    let handle = guard.detach().await.unwrap();
+    let other = connect(&cluster.url()).await;
+    other.extend(&handle, LONG * 3).await.unwrap();
+    other.close().await;
+    locks.close().await;
+    until("the others are gone", async || cluster.leases().len() == 1).await;
+    let locks = connect(&cluster.url()).await;
+    let shown = locks.show("a").await.unwrap().unwrap();
+    assert!(shown.token == Some(token) && shown.expires_in.unwrap() > LONG * 2, "{shown:?}");
+    locks.release(&handle).await.unwrap();
+    until("no lease is left", async || cluster.leases().is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,4 +125,22 @@ async fn a_callers_transaction_is_carried_out_only_while_the_lock_is_held() {
     assert!(write("two").contains("FAILURE"));
     assert_eq!(cluster.etcdctl(&["get", "data", "--print-value-only"]), "one");
     assert!(locks.lock("a").try_acquire().await.unwrap().unwrap().etcd_compare().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_went_to_another_lease_is_brought_back() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let key = cluster.keys("a/").pop().unwrap();
+    // As an extension does whose answer was lost.
+    let granted = cluster.etcdctl(&["lease", "grant", "500"]);
+    let lease = granted.split(' ').nth(1).unwrap();
+    let value = cluster.etcdctl(&["get", &key, "--print-value-only"]);
+    assert_eq!(cluster.etcdctl(&["put", "--lease", lease, &key, &value]), "OK");
+    guard.extend().await.unwrap();
+    assert!(cluster.etcdctl(&["lease", "revoke", lease]).contains("revoked"));
+    guard.extend().await.unwrap();
+    assert_eq!(locks.show("a").await.unwrap().unwrap().token, Some(guard.token()));
+    guard.release().await.unwrap();
 }

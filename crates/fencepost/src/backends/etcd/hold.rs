@@ -35,6 +35,8 @@ pub(crate) struct Held {
 struct State {
     /// When the key goes if it is not renewed.
     until: Moment,
+    /// A move to another lease went unanswered, and may come yet.
+    unsure: bool,
     /// What makes it ours; gone when the lock is.
     stake: Option<Stake>,
 }
@@ -71,7 +73,7 @@ impl Held {
             key: mine.key.clone(),
             created,
             signal,
-            state: Mutex::new(State { until, stake: Some(Stake { uses, mine, seat }) }),
+            state: Mutex::new(State { until, unsure: false, stake: Some(Stake { uses, mine, seat }) }),
             done: watch::Sender::new(false),
         })
     }
@@ -87,6 +89,12 @@ impl Held {
 
     fn lease(&self) -> Option<Use> {
         lock(&self.state).stake.as_ref().map(|stake| stake.uses.clone())
+    }
+
+    /// The lease of a lock that was attached, which nobody else uses.
+    fn own_lease(&self) -> Option<Use> {
+        let state = lock(&self.state);
+        state.stake.as_ref().filter(|stake| stake.seat.is_none()).map(|stake| stake.uses.clone())
     }
 
     /// The lock is not ours any more, or no longer to look after.
@@ -123,10 +131,14 @@ impl Held {
             let Some(kv) = found.into_iter().next() else { continue };
             let written = Compare::written(&self.key, kv.mod_revision);
             let put = PutRequest { key: kv.key, value: kv.value, lease: uses.lease.id, ignore_lease: false };
+            lock(&self.state).unsure = true;
             let answer = client.txn(vec![self.ours(), written], vec![Request::Put(put)], vec![]).await?;
             if answer.value.succeeded {
                 let sent = uses.lease.sent();
-                if let Some(stake) = &mut lock(&self.state).stake {
+                let mut state = lock(&self.state);
+                // An older one compares a revision that is no more.
+                state.unsure = false;
+                if let Some(stake) = &mut state.stake {
                     stake.uses = uses;
                 }
                 return Ok(Renewal::Renewed { sent, term: None });
@@ -137,7 +149,17 @@ impl Held {
 
     async fn prolong(&self, term: Duration) -> Result<Renewal> {
         let leases = &self.session.leases;
+        // A lock that was attached stays on leases of its own: it has to outlive this client.
+        let attached = self.own_lease();
         let moved = async {
+            if let Some(before) = attached {
+                let uses = leases.own(term).await?;
+                let moved = self.move_to(uses.clone()).await;
+                leases.drop_empty(
+                    if matches!(moved, Ok(Renewal::Renewed { .. })) { before } else { uses }.lease.id,
+                );
+                return moved;
+            }
             let uses = leases.get(term).await?;
             leases.refresh(&uses.lease).await?;
             self.move_to(uses).await
@@ -166,9 +188,12 @@ impl Held {
         self.done.send_replace(true);
         let client = &self.session.client;
         let uses = self.session.leases.own(term).await.map_err(|fault| fault.into_error(client))?;
+        let before = self.own_lease();
         let moved = self.move_to(uses.clone()).await;
         if !matches!(moved, Ok(Renewal::Renewed { .. })) {
             self.session.leases.drop_own(&uses);
+        } else if let Some(before) = before {
+            self.session.leases.drop_empty(before.lease.id);
         }
         Ok(match moved.map_err(|fault| fault.into_error(client))? {
             Renewal::Renewed { sent, .. } => {
@@ -196,8 +221,10 @@ impl Hold for Held {
             Found::NoLease => Renewal::Lost(Loss::SessionEnded),
             Found::Key(kv, sent) => match (self.loss(kv.as_ref()), sent) {
                 (Some(why), _) => Renewal::Lost(why),
-                (None, Some(sent)) => Renewal::Renewed { sent, term: Some(term) },
-                (None, None) => self.prolong(term).await?,
+                (None, Some(sent)) if !lock(&self.state).unsure => {
+                    Renewal::Renewed { sent, term: Some(term) }
+                }
+                (None, _) => self.prolong(term).await?,
             },
         };
         if let Renewal::Renewed { sent, .. } = &renewal {

@@ -183,7 +183,19 @@ impl Leases {
         Ok(Use { lease, leases: Weak::new() })
     }
 
-    /// Ends such a lease.
+    /// Ends a lease that a key was moved away from, unless it has others.
+    pub(super) fn drop_empty(self: &Arc<Self>, id: i64) {
+        let leases = self.clone();
+        self.keeper.spawn(async move {
+            if leases.client.time_to_live(id, true).await.is_ok_and(|lease| lease.keys.is_empty())
+                && let Err(Fault::Error(error)) = leases.client.revoke(id).await
+            {
+                tracing::debug!(%error, "a lease without keys could not be revoked; it ends by itself");
+            }
+        });
+    }
+
+    /// Ends a lease of one's own.
     pub(super) fn drop_own(&self, uses: &Use) {
         self.revoke(uses.lease.id, uses.lease.sent().plus(uses.lease.term));
     }

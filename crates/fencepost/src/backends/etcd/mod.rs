@@ -141,11 +141,15 @@ impl Backend for Store {
         let Ok(session) = self.session() else { return };
         let job = session.clone();
         let closed = session.run(async move {
+            let mut revoked = Ok(());
             for id in job.leases.close() {
-                job.client.revoke(id).await.map_err(|fault| fault.into_error(&job.client))?;
+                // Where one is not answered the others would not be either, and end by themselves.
+                if revoked.is_ok() {
+                    revoked = job.client.revoke(id).await.map_err(|fault| fault.into_error(&job.client));
+                }
             }
             job.client.close();
-            Ok(())
+            revoked
         });
         if let Err(error) = closed.await {
             tracing::debug!(%error, "closing went wrong");
@@ -184,6 +188,7 @@ async fn attach(session: Arc<Session>, handle: Handle, request: Request) -> Resu
             session.leases.drop_own(&uses);
             continue;
         }
+        session.leases.drop_empty(kv.lease);
         let (owner, token, term) = (handle.owner(), handle.token(), request.ttl);
         let mine = Mine::alone(kv.key.clone());
         let entry = Entry { mine, created, uses, until: sent.plus(term.max(left)) };

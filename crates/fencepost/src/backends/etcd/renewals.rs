@@ -28,7 +28,8 @@ pub(super) struct One {
 #[derive(Debug)]
 pub(super) enum Found {
     NoLease,
-    /// The key, if there is one; and since when its lease has all of its time, if that lasts for the term.
+    /// The key, if there is one; and since when its lease has all of its time, if it is the one we know and lasts for the
+    /// term.
     Key(Option<KeyValue>, Option<Moment>),
 }
 
@@ -70,7 +71,10 @@ pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
         let kv = found.iter().find(|kv| kv.key == one.key).cloned();
         let lease = &one.uses.lease;
         let result = match beaten.iter().find(|(id, _)| *id == lease.id) {
-            Some((_, Ok(()))) => Ok(Found::Key(kv, Some(lease.sent()))),
+            // Of a key that is on another lease, by a move that went unanswered, this one says nothing.
+            Some((_, Ok(()))) if kv.as_ref().is_some_and(|kv| kv.lease == lease.id) => {
+                Ok(Found::Key(kv, Some(lease.sent())))
+            }
             Some((_, Err(Fault::NoLease))) => Ok(Found::NoLease),
             Some((_, Err(Fault::Error(error)))) => Err(session.client.unavailable(error.to_string())),
             _ => Ok(Found::Key(kv, None)),
