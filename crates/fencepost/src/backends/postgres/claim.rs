@@ -168,7 +168,6 @@ impl Claim {
         if !self.place.as_ref().is_some_and(Place::is_first) {
             return Ok(Turn::Wait(None));
         }
-        self.hub.listen_again();
         match self.ask().await? {
             Said::Granted(grant) => Ok(Turn::Granted(grant)),
             Said::Busy { holder, again_in } => {

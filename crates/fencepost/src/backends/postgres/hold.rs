@@ -226,7 +226,6 @@ async fn ask(
     let bound: Vec<bool> = bonds.iter().map(|bond| bond.session.is_some()).collect();
     let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
         [&session.pid, &two_parts, &keys, &owners, &terms, &bound];
-    hub.listen_again();
     let rows = session.ask(&hub.clock, &session.statements.renew, &arguments).await;
     let rows = rows.map_err(|error| hub.config.trouble(error).to_string())?;
     let mut losses = vec![None; bonds.len()];
