@@ -127,6 +127,8 @@ BEGIN
             SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key;
             blocked := CASE WHEN held.owner IS NOT NULL THEN held.ends > clock_timestamp() AND (held.delay OR held.session IS NULL)
                             ELSE held.promised <> a_channel AND held.ends >= clock_timestamp() - interval '100 milliseconds' END;
+            -- Without the row's lock, which that one needs now. If its release should miss us, we ask soon again.
+            EXIT WHEN blocked AND held.owner IS NULL;
         END IF;
         -- The transaction's lock first: whatever fails below gives it back, and nothing is left with the session.
         IF blocked IS NOT TRUE AND (CASE WHEN a_two_part THEN
@@ -236,15 +238,18 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     UPDATE @schema@.locks l
-    SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL
-    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner;
+    SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL,
+        promised = (SELECT w.channel FROM @schema@.waiters w
+                    WHERE w.two_part = a_two_part AND w.key = a_key AND w.until > clock_timestamp() ORDER BY w.since LIMIT 1)
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner
+    RETURNING l.promised INTO o_woken;
     o_found := FOUND;
-    IF o_found THEN
-        -- This has the row's lock by now, so it sees who is on the list.
+    IF o_woken IS NOT NULL THEN
+        PERFORM pg_notify(o_woken, format('free %s %s', a_two_part::integer, a_key));
+        DELETE FROM @schema@.waiters w WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = o_woken;
+    ELSIF o_found THEN
+        -- This has the row's lock by now, so it sees who came onto the list while it waited for that.
         o_woken := @schema@.wake(a_two_part, a_key);
-        IF o_woken IS NOT NULL THEN
-            UPDATE @schema@.locks l SET promised = o_woken WHERE l.two_part = a_two_part AND l.key = a_key;
-        END IF;
     END IF;
     IF coalesce(a_unlock, o_found) THEN
         PERFORM @schema@.unlock(a_two_part, a_key);
