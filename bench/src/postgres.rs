@@ -67,7 +67,7 @@ impl Bare {
             client.batch_execute("SET synchronous_commit = off").await.expect("a setting");
         }
         let acquire = "SELECT * FROM fencepost.acquire(false, $1, 'bare', 'bare', 30000, 'host', 1, '', 'session', 'channel', \
-                       true, NULL, NULL)";
+                       true, NULL, NULL, false)";
         let release = "SELECT * FROM fencepost.release(false, $1, 'bare', true, NULL)";
         let acquire = client.prepare(acquire).await.expect("a statement");
         let release = client.prepare(release).await.expect("a statement");

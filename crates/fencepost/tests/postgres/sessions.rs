@@ -8,7 +8,7 @@ use crate::stage::{Database, LONG, Room, SHORT, bounded, ms, patient, take, unti
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_backend_loses_its_locks_at_once_and_nobody_gets_them_before_the_lease_ends() {
     let database = Database::new();
-    let (locks, rival) = (database.locks().await, database.locks().await);
+    let (locks, rival, third) = (database.locks().await, database.locks().await, database.locks().await);
     let room = Room::default();
     let mut last = None;
     for _ in 0..4 {
@@ -27,6 +27,8 @@ async fn a_killed_backend_loses_its_locks_at_once_and_nobody_gets_them_before_th
         database.terminate_holder("a");
         assert_eq!(bounded("the guard learns it", guard.lost()).await, Loss::SessionEnded);
         // The advisory lock is free, the lease is not: a holder that has not learnt it yet is still alone.
+        until("the advisory lock is gone", async || database.advisory_locks() == "0").await;
+        assert!(third.lock("a").try_acquire().await.unwrap().is_none());
         assert!(!waiter.is_finished());
         assert_eq!(database.rows(), "1");
         room.leave();

@@ -53,11 +53,12 @@ impl Claim {
         let config = &hub.config;
         let session = hub.session().await?;
         let channel = self.place.as_ref().map(|_| hub.channel.as_str());
+        let listed = self.place.as_ref().is_some_and(Place::is_listed);
         let name = self.request.name.as_str();
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let Key { two_part, number } = self.key;
-        let arguments: [&(dyn ToSql + Sync); 13] = [
+        let arguments: [&(dyn ToSql + Sync); 14] = [
             &two_part,
             &number,
             &name,
@@ -71,6 +72,7 @@ impl Claim {
             &config.delay,
             &config.sequence,
             &channel,
+            &listed,
         ];
         let limit = config.timeout.min(self.request.ttl);
         let sent = hub.clock.now();
@@ -168,15 +170,17 @@ impl Claim {
         if !self.place.as_ref().is_some_and(Place::is_first) {
             return Ok(Turn::Wait(None));
         }
-        self.hub.listen_again();
         match self.ask().await? {
             Said::Granted(grant) => Ok(Turn::Granted(grant)),
             Said::Busy { holder, again_in } => {
                 if let Some(place) = &self.place {
-                    place.register();
-                    place.saw(&holder);
+                    place.list(true);
+                    // Whom nobody can name is no news to those who have seen somebody.
+                    if is_named(&holder) || place.seen().is_none() {
+                        place.saw(&holder);
+                        self.request.seen.note(holder);
+                    }
                 }
-                self.request.seen.note(holder);
                 Ok(Turn::Wait(Some(again_in)))
             }
         }
@@ -189,8 +193,8 @@ impl Claim {
             source: format!("{token} is not a token").into(),
         })?;
         self.asked = None;
-        if self.place.take().is_some_and(Place::leave) {
-            leave(&self.hub, self.key);
+        if let Some(place) = self.place.take() {
+            place.list(false);
         }
         let Request { name, owner, ttl, signal, .. } = &self.request;
         let until = sent.plus(*ttl);
@@ -198,6 +202,10 @@ impl Claim {
         let hold = Held::new(&self.hub, bond);
         Ok(Grant { owner: *owner, token, sent, term: Some(*ttl), pushed: false, hold })
     }
+}
+
+fn is_named(holder: &Holder) -> bool {
+    holder.owner.is_some() || holder.note.is_some()
 }
 
 /// What asking came to: the lock, or a pause until it is time to ask again; none behind others who will.
@@ -282,8 +290,10 @@ async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: 
                 && let Some(row) = rows.first()
                 && (row.get(0) || !row.get::<_, bool>(2))
             {
-                let woken: Option<&str> = row.get(1);
-                return hub.queue.given_back(key, woken.is_some_and(|channel| channel != hub.channel));
+                if row.get::<_, Option<&str>>(1).is_none() {
+                    hub.queue.hint(key);
+                }
+                return;
             }
         }
         tokio::time::sleep(pause).await;

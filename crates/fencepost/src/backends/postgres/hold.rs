@@ -111,8 +111,10 @@ pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
     };
     hub.bonds.remove(bond);
     let Some(row) = rows.first() else { return Ok(false) };
-    let woken: Option<&str> = row.get(1);
-    hub.queue.given_back(key, woken.is_some_and(|channel| channel != hub.channel));
+    if row.get::<_, Option<&str>>(1).is_none() {
+        // Nobody is on the list, but somebody of this process may be about to.
+        hub.queue.hint(key);
+    }
     Ok(row.get(0))
 }
 
@@ -226,7 +228,6 @@ async fn ask(
     let bound: Vec<bool> = bonds.iter().map(|bond| bond.session.is_some()).collect();
     let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
         [&session.pid, &two_parts, &keys, &owners, &terms, &bound];
-    hub.listen_again();
     let rows = session.ask(&hub.clock, &session.statements.renew, &arguments).await;
     let rows = rows.map_err(|error| hub.config.trouble(error).to_string())?;
     let mut losses = vec![None; bonds.len()];

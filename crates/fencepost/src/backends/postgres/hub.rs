@@ -1,7 +1,7 @@
 //! What all locks of one store share: two connections, the locks that are held, and those that are waited for.
 //!
-//! The session has the advisory locks. The other connection listens, and serves operators, whose questions may take longer
-//! than a renewal can wait.
+//! The session has the advisory locks, and listens: a backend that is just awake to tell us something answers what we ask
+//! next the faster. The other connection, the desk, serves operators, whose questions may take longer than a renewal can wait.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -30,7 +30,7 @@ pub(super) struct Hub {
     pub(super) bonds: Bonds,
     pub(super) renewals: Arc<Renewals>,
     session: Mutex<Option<Arc<Session>>>,
-    listener: Mutex<Option<Arc<Wire>>>,
+    desk: Mutex<Option<Arc<Wire>>>,
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -47,7 +47,7 @@ impl Hub {
             queue: Arc::default(),
             bonds: Bonds::default(),
             session: Mutex::default(),
-            listener: Mutex::default(),
+            desk: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         }))
     }
@@ -65,12 +65,16 @@ impl Hub {
         }
     }
 
-    /// The connection that listens, made anew if it has ended.
-    pub(super) async fn listener(self: &Arc<Self>) -> Result<Arc<Wire>> {
-        match self.listening() {
+    /// The connection for operators, made anew if it has ended.
+    pub(super) async fn desk(self: &Arc<Self>) -> Result<Arc<Wire>> {
+        match self.open_already() {
             Some(wire) => Ok(wire),
-            None => self.elsewhere(Self::listen).await,
+            None => self.elsewhere(Self::open_desk).await,
         }
+    }
+
+    fn open_already(&self) -> Option<Arc<Wire>> {
+        lock(&self.desk).clone().filter(|wire| wire.is_usable())
     }
 
     /// Makes the schema if it is missing, and says whether it was.
@@ -82,24 +86,8 @@ impl Hub {
         self.elsewhere(|hub| async move { make(hub).await }).await
     }
 
-    /// Sees to it that we listen, soon.
-    pub(super) fn listen_again(self: &Arc<Self>) {
-        if self.listening().is_none() {
-            let hub = self.clone();
-            self.keeper().spawn(async move {
-                if let Err(error) = hub.listen().await {
-                    tracing::debug!(%error, "the store does not tell us news for now");
-                }
-            });
-        }
-    }
-
     pub(super) fn current(&self) -> Option<Arc<Session>> {
         lock(&self.session).clone().filter(|session| session.is_usable())
-    }
-
-    fn listening(&self) -> Option<Arc<Wire>> {
-        lock(&self.listener).clone().filter(|wire| wire.is_usable())
     }
 
     /// Connects on the keeper's runtime, where the connection lives.
@@ -134,44 +122,26 @@ impl Hub {
         }
         let keeper = self.keeper();
         let open = async {
-            let (wire, listener) =
-                tokio::try_join!(Wire::open(&self.config, &keeper, |_| {}), self.open_listener(&keeper))?;
-            refuse_pools(&self.config, &wire.client, &listener.client).await?;
+            let (wire, desk) =
+                tokio::try_join!(self.open_session(&keeper), Wire::open(&self.config, &keeper, |_| {}))?;
+            refuse_pools(&self.config, &wire.client, &desk.client).await?;
             let identity = set_up(&self.config, &wire.client).await?;
             self.config.ensure_schema(&wire.client).await?;
             let statements = Statements::prepare(&self.config, &wire).await?;
-            self.start_listening(&listener).await?;
-            Ok((Session::new(wire, identity, statements, self.clock.now()), listener))
+            let listen = format!("LISTEN {}", super::trouble::quoted(&self.channel));
+            wire.client.batch_execute(&listen).await.map_err(|error| self.config.trouble(error))?;
+            Ok((Session::new(wire, identity, statements, self.clock.now()), desk))
         };
-        let (session, listener) = self.in_time(open).await??;
+        let (session, desk) = self.in_time(open).await??;
         let session = Arc::new(session);
         tracing::debug!(store = %self.config.label, backend = session.pid, "connected");
         warden::start(&self, &keeper, &session);
-        *lock(&self.listener) = Some(Arc::new(listener));
+        *lock(&self.desk) = Some(Arc::new(desk));
         *lock(&self.session) = Some(session.clone());
         Ok(session)
     }
 
-    async fn listen(self: Arc<Self>) -> Result<Arc<Wire>> {
-        let _turn = self.connecting.lock().await;
-        if let Some(wire) = self.listening() {
-            return Ok(wire);
-        }
-        let keeper = self.keeper();
-        let open = async {
-            let wire = self.open_listener(&keeper).await?;
-            self.config.ensure_schema(&wire.client).await?;
-            self.start_listening(&wire).await?;
-            Ok(Arc::new(wire))
-        };
-        let wire: Arc<Wire> = self.in_time(open).await??;
-        *lock(&self.listener) = Some(wire.clone());
-        // What was said meanwhile was said to nobody.
-        self.queue.hint_all();
-        Ok(wire)
-    }
-
-    async fn open_listener(self: &Arc<Self>, keeper: &Keeper) -> Result<Wire> {
+    async fn open_session(self: &Arc<Self>, keeper: &Keeper) -> Result<Wire> {
         let hub: Weak<Self> = Arc::downgrade(self);
         Wire::open(&self.config, keeper, move |message| {
             if let Some(hub) = hub.upgrade() {
@@ -181,9 +151,16 @@ impl Hub {
         .await
     }
 
-    async fn start_listening(&self, wire: &Wire) -> Result<()> {
-        let sql = format!("LISTEN {}", super::trouble::quoted(&self.channel));
-        wire.client.batch_execute(&sql).await.map_err(|error| self.config.trouble(error))
+    async fn open_desk(self: Arc<Self>) -> Result<Arc<Wire>> {
+        let _turn = self.connecting.lock().await;
+        if let Some(wire) = self.open_already() {
+            return Ok(wire);
+        }
+        let wire = Wire::open(&self.config, &self.keeper(), |_| {}).await?;
+        self.config.ensure_schema(&wire.client).await?;
+        let wire = Arc::new(wire);
+        *lock(&self.desk) = Some(wire.clone());
+        Ok(wire)
     }
 
     /// Takes in what the server tells us: `free TWO_PART KEY`, `revoked OWNER REASON`, `taken OWNER REASON`. All of it is a
@@ -193,7 +170,7 @@ impl Hub {
         let (Some(what), Some(one), Some(rest)) = (words.next(), words.next(), words.next()) else { return };
         if what == "free" {
             if let Ok(number) = rest.parse() {
-                self.queue.hint(Key { two_part: one == "1", number });
+                self.queue.told(Key { two_part: one == "1", number });
             }
             return;
         }
@@ -227,8 +204,8 @@ impl Hub {
                 session.wire.close();
             }
         }
-        if let Some(listener) = lock(&self.listener).take() {
-            listener.close();
+        if let Some(desk) = lock(&self.desk).take() {
+            desk.close();
         }
     }
 }

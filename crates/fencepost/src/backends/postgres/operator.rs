@@ -1,4 +1,4 @@
-//! What operators ask: who holds what, and to take it away. Over the connection that listens, so that a long answer
+//! What operators ask: who holds what, and to take it away. Over a connection of its own, so that a long answer
 //! holds up no renewal.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const HOLDERS: &str = "
 
 impl Hub {
     async fn query(self: &Arc<Self>, sql: &str, arguments: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
-        let wire = self.listener().await?;
+        let wire = self.desk().await?;
         let sql = self.config.sql(sql);
         let rows = self.in_time(wire.client.query(&sql, arguments)).await;
         if rows.is_err() {

@@ -9,9 +9,6 @@ use super::key::Key;
 use crate::Holder;
 use crate::backend::lock;
 
-/// How often in a row a lock stays in this process while another one waits.
-const TURNS: u32 = 16;
-
 #[derive(Debug, Default)]
 pub(super) struct Queue(Mutex<HashMap<Key, Line>>);
 
@@ -20,9 +17,8 @@ struct Line {
     seats: VecDeque<Arc<Notify>>,
     /// The holder that the one who asks saw last.
     seen: Option<Holder>,
-    /// The server knows that this process waits.
-    registered: bool,
-    turns: u32,
+    /// This process is on the server's list of waiters.
+    listed: bool,
 }
 
 impl Queue {
@@ -40,24 +36,19 @@ impl Queue {
         }
     }
 
+    /// The server has told us that a lock is ours to take, and taken us off its list.
+    pub(super) fn told(&self, key: Key) {
+        if let Some(line) = lock(&self.0).get_mut(&key) {
+            line.listed = false;
+        }
+        self.hint(key);
+    }
+
     pub(super) fn hint_all(&self) {
         for line in lock(&self.0).values() {
             if let Some(first) = line.seats.front() {
                 first.notify_one();
             }
-        }
-    }
-
-    /// This process has given a lock back. The first one here asks at once, unless it is the turn of another process
-    /// that the server has told.
-    pub(super) fn given_back(&self, key: Key, told_another: bool) {
-        let mut lines = lock(&self.0);
-        let Some(line) = lines.get_mut(&key) else { return };
-        line.turns = if told_another { line.turns + 1 } else { 0 };
-        if line.turns >= TURNS {
-            line.turns = 0;
-        } else if let Some(first) = line.seats.front() {
-            first.notify_one();
         }
     }
 }
@@ -85,9 +76,13 @@ impl Place {
         self.news.notified().await;
     }
 
-    /// The server knows that this process waits.
-    pub(super) fn register(&self) {
-        self.with(|line| line.registered = true);
+    /// Whether this process is on the server's list of waiters.
+    pub(super) fn is_listed(&self) -> bool {
+        self.with(|line| line.listed)
+    }
+
+    pub(super) fn list(&self, listed: bool) {
+        self.with(|line| line.listed = listed);
     }
 
     /// Notes for all who wait here whom the server says holds the lock.
@@ -99,9 +94,9 @@ impl Place {
         self.with(|line| line.seen.clone())
     }
 
-    /// Gives the place up. `true` if nobody waits here any more and the server still thinks so.
+    /// Gives the place up. `true` if nobody waits here any more and the server's list says otherwise.
     pub(super) fn leave(self) -> bool {
-        self.with(|line| line.registered && line.seats.len() == 1)
+        self.with(|line| line.listed && line.seats.len() == 1)
     }
 }
 
@@ -137,7 +132,7 @@ mod tests {
         queue.hint(Key::from(1));
         queue.hint(Key::from(2));
         assert!(has_news(&one) && !has_news(&two));
-        one.register();
+        one.list(true);
         assert!(!one.leave(), "another one waits here");
         assert!(two.is_first() && has_news(&two));
         assert!(two.leave(), "the server has to be told");
@@ -145,17 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn another_process_gets_its_turn() {
+    fn whoever_was_told_is_not_on_the_list_any_more() {
         let queue = Arc::<Queue>::default();
         let place = queue.join(Key::from(1));
-        let passes = (0..TURNS * 2).filter(|_| {
-            queue.given_back(Key::from(1), true);
-            !has_news(&place)
-        });
-        assert_eq!(passes.count(), 2);
-        for _ in 0..TURNS * 2 {
-            queue.given_back(Key::from(1), false);
-            assert!(has_news(&place), "nobody else waits");
-        }
+        place.list(true);
+        queue.told(Key::from(1));
+        assert!(has_news(&place) && !place.is_listed());
+        assert!(!place.leave(), "there is nothing to tell the server");
     }
 }

@@ -49,7 +49,9 @@ impl Statements {
             wire.client.prepare(&config.sql(text)).await.map_err(|error| config.trouble(error))
         };
         let (acquire, release, renew, detach, leave) = tokio::try_join!(
-            prepare("SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"),
+            prepare(
+                "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+            ),
             prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5)"),
             prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6)"),
             prepare("SELECT @schema@.detach($1, $2, $3, $4)"),

@@ -90,7 +90,7 @@ fn give_back(hub: &Arc<Hub>, bond: Arc<Bond>) {
 fn collect(hub: &Arc<Hub>) {
     let hub = hub.clone();
     hub.keeper().spawn(async move {
-        let Ok(wire) = hub.listener().await else { return };
+        let Ok(wire) = hub.desk().await else { return };
         if let Err(error) = wire.client.batch_execute(&hub.config.sql("SELECT @schema@.collect()")).await {
             tracing::debug!(%error, "collecting idle counters failed");
         }
