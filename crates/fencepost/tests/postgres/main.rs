@@ -4,6 +4,7 @@
 #![cfg(feature = "postgres")]
 
 mod crashes;
+mod functions;
 mod links;
 mod login;
 mod many;

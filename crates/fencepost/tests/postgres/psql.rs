@@ -1,57 +1,9 @@
 //! `psql` on the same advisory locks: it excludes us, and we it.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-
 use fencepost::postgres::Key;
 use fencepost::{Error, Locks};
 
-use crate::stage::{Database, LONG, bounded, ms, patient, take, until};
-
-/// A session of psql. It ends with this value.
-struct Psql {
-    process: Child,
-    commands: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Psql {
-    fn start(database: &Database) -> Self {
-        let mut process = database
-            .server
-            .psql_command(&database.name)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let commands = process.stdin.take();
-        let answers = BufReader::new(process.stdout.take().unwrap());
-        Self { process, commands, answers }
-    }
-
-    fn tell(&mut self, sql: &str) {
-        writeln!(self.commands.as_mut().unwrap(), "{sql};").unwrap();
-    }
-
-    fn answer(&mut self) -> String {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn ask(&mut self, sql: &str) -> String {
-        self.tell(sql);
-        self.answer()
-    }
-}
-
-impl Drop for Psql {
-    fn drop(&mut self) {
-        drop(self.commands.take());
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use crate::stage::{Database, LONG, Psql, bounded, ms, patient, take, until};
 
 /// A key as a name, and as psql writes it.
 fn keys() -> [(String, &'static str); 3] {

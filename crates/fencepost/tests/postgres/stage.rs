@@ -1,5 +1,7 @@
 //! A database of its own for each test, and how to look into it.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -99,6 +101,51 @@ pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T
     match tokio::time::timeout(LIMIT, future).await {
         Ok(out) => out,
         Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
+    }
+}
+
+/// A session of psql. It ends with this value.
+pub(crate) struct Psql {
+    process: Child,
+    commands: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Psql {
+    pub(crate) fn start(database: &Database) -> Self {
+        let mut process = database
+            .server
+            .psql_command(&database.name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let commands = process.stdin.take();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Self { process, commands, answers }
+    }
+
+    pub(crate) fn tell(&mut self, sql: &str) {
+        writeln!(self.commands.as_mut().unwrap(), "{sql};").unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    pub(crate) fn ask(&mut self, sql: &str) -> String {
+        self.tell(sql);
+        self.answer()
+    }
+}
+
+impl Drop for Psql {
+    fn drop(&mut self) {
+        drop(self.commands.take());
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 

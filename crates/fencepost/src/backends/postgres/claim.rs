@@ -282,9 +282,9 @@ async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: 
         let session = if asked.is_usable() { Ok(asked.clone()) } else { hub.session().await };
         if let Ok(session) = session {
             let same = Arc::ptr_eq(&session, asked);
-            // On the session that was asked, the advisory lock is given back if the row was ours. On another one, the row is
-            // freed, and the question is whether the old backend can still grant it.
-            let (unlock, old) = if same { (None, None) } else { (Some(false), Some(asked.id.as_str())) };
+            // On the session that was asked, the advisory lock is given back, too. On another one, the row is freed, and the
+            // question is whether the old backend can still grant it.
+            let (unlock, old) = if same { (true, None) } else { (false, Some(asked.id.as_str())) };
             let arguments: [&(dyn ToSql + Sync); 5] = [&key.two_part, &key.number, &owner, &unlock, &old];
             if let Ok(rows) = session.ask(&hub.clock, &session.statements.release, &arguments).await
                 && let Some(row) = rows.first()

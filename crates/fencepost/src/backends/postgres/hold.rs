@@ -95,7 +95,7 @@ pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
     let unlock = bound.is_some() && bond.unlock();
     let (sent, owner, key) = (hub.clock.now(), bond.owner.to_string(), bond.key);
     let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-        [&key.two_part, &key.number, &owner, &Some(unlock), &None::<&str>];
+        [&key.two_part, &key.number, &owner, &unlock, &None::<&str>];
     let rows = match hub.in_time(session.ask(&hub.clock, &session.statements.release, &arguments)).await {
         Ok(Ok(rows)) => rows,
         Ok(Err(error)) => {
@@ -235,14 +235,30 @@ async fn ask(
         let place = usize::try_from(row.get::<_, i32>(0)).unwrap_or(0).wrapping_sub(1);
         if let (Some(loss), Some(bond)) = (losses.get_mut(place), bonds.get(place)) {
             let why = why(&row);
-            if !matches!(why, Loss::ForceReleased { .. }) {
-                // The server gave the advisory lock back with its answer.
-                bond.unlock();
+            match why {
+                // It is not there to be given back.
+                Loss::SessionEnded => drop(bond.unlock()),
+                // The guard lets go when it has stopped its work.
+                Loss::ForceReleased { .. } => {}
+                _ => give_back(hub, bond),
             }
             *loss = Some(why);
         }
     }
     Ok(losses)
+}
+
+/// Gives a lock back whose lease has ended. Its guard knows that by itself; this lets others have it.
+pub(super) fn give_back(hub: &Arc<Hub>, bond: &Arc<Bond>) {
+    if bond.bound().is_none() {
+        return;
+    }
+    let (hub, bond) = (hub.clone(), bond.clone());
+    hub.keeper().spawn(async move {
+        if let Err(error) = release(&hub, &bond).await {
+            tracing::debug!(name = %bond.name, %error, "giving an ended lock back failed");
+        }
+    });
 }
 
 fn why(row: &Row) -> Loss {

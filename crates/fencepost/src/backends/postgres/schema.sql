@@ -78,6 +78,37 @@ CREATE OR REPLACE FUNCTION @schema@.unlock(a_two_part boolean, a_key bigint) RET
                 ELSE pg_advisory_unlock(a_key) END
 $$;
 
+-- Which session this is, as the table of locks names it.
+CREATE OR REPLACE FUNCTION @schema@.own_session() RETURNS text LANGUAGE sql VOLATILE AS $$
+    SELECT format('%s %s', a.pid, extract(epoch FROM a.backend_start))
+    FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
+$$;
+
+-- Makes this session have an advisory lock once if the row is one of its grants, and else not at all. Session locks are
+-- counted and survive a rollback, so whoever finds that its row is not its own cannot know what else the count stands for.
+CREATE OR REPLACE FUNCTION @schema@.settle(a_two_part boolean, a_key bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    granted boolean;
+BEGIN
+    granted := EXISTS (SELECT FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key
+                       AND l.owner IS NOT NULL AND l.session = @schema@.own_session());
+    IF granted AND NOT (CASE WHEN a_two_part
+                             THEN pg_try_advisory_xact_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
+                             ELSE pg_try_advisory_xact_lock(a_key) END) THEN
+        -- Somebody else has it: that grant is lost, and its next heartbeat says so.
+        RETURN;
+    END IF;
+    -- The transaction has it meanwhile, so nobody gets in between.
+    LOOP
+        EXIT WHEN NOT EXISTS (SELECT FROM @schema@.backends_with(a_two_part, a_key) b WHERE b.pid = pg_backend_pid());
+        EXIT WHEN NOT @schema@.unlock(a_two_part, a_key);
+    END LOOP;
+    IF granted THEN
+        PERFORM CASE WHEN a_two_part THEN pg_try_advisory_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
+                     ELSE pg_try_advisory_lock(a_key) END;
+    END IF;
+END $$;
+
 -- Tells the one who has waited longest that the lock is free, and takes it off the list. Returns its channel.
 CREATE OR REPLACE FUNCTION @schema@.wake(a_two_part boolean, a_key bigint) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -219,8 +250,8 @@ EXCEPTION WHEN insufficient_privilege THEN
     RETURN false;
 END $$;
 
--- Gives a lock back, if it is a_owner's. a_unlock: this session's advisory lock is given back in any case; if it is
--- null, only with the row. o_woken is the channel of the waiter that was told. a_session asks whether a session,
+-- Gives a lock back, if it is a_owner's. a_unlock: this session may have its advisory lock, and gives that back even
+-- if the row is not a_owner's. o_woken is the channel of the waiter that was told. a_session asks whether a session,
 -- in which the lock may still be granted, has ended.
 CREATE OR REPLACE FUNCTION @schema@.release(
     a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_session text,
@@ -251,8 +282,10 @@ BEGIN
         -- This has the row's lock by now, so it sees who came onto the list while it waited for that.
         o_woken := @schema@.wake(a_two_part, a_key);
     END IF;
-    IF coalesce(a_unlock, o_found) THEN
+    IF a_unlock AND o_found THEN
         PERFORM @schema@.unlock(a_two_part, a_key);
+    ELSIF a_unlock THEN
+        PERFORM @schema@.settle(a_two_part, a_key);
     END IF;
 END $$;
 
@@ -262,7 +295,7 @@ END $$;
 --   revoked   by an operator, o_reason says why
 --   ended     nobody renewed it in time
 --   gone      the row is somebody else's or nobody's
--- and gives their advisory locks back.
+-- Their advisory locks stay: `release` gives them back.
 CREATE OR REPLACE FUNCTION @schema@.renew(
     a_pid integer, a_two_parts boolean[], a_keys bigint[], a_owners text[], a_terms bigint[], a_bound boolean[]
 ) RETURNS TABLE (o_place integer, o_found text, o_reason text) LANGUAGE plpgsql VOLATILE AS $$
@@ -290,8 +323,7 @@ BEGIN
     )
     SELECT coalesce(array_agg(n), '{}') INTO renewed FROM done;
     FOR lost IN
-        SELECT r.n::integer AS n, r.two_part, r.key, r.bound,
-               format('%s %s', r.two_part::integer, r.key) = ANY (ours) IS TRUE AS locked, l.revoked,
+        SELECT r.n::integer AS n, l.revoked,
                CASE WHEN l.owner IS DISTINCT FROM r.owner THEN 'gone'
                     WHEN l.revoked IS NOT NULL THEN 'revoked'
                     WHEN l.ends <= clock_timestamp() THEN 'ended'
@@ -306,9 +338,6 @@ BEGIN
         -- One that was to be renewed and is in order now was not a moment ago.
         o_found := coalesce(lost.found, CASE WHEN a_terms[lost.n] IS NOT NULL THEN 'gone' END);
         CONTINUE WHEN o_found IS NULL;
-        IF lost.bound AND lost.locked AND o_found <> 'revoked' THEN
-            PERFORM @schema@.unlock(lost.two_part, lost.key);
-        END IF;
         RETURN NEXT;
     END LOOP;
 END $$;

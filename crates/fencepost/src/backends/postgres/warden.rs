@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::hold;
 use super::hub::Hub;
-use super::session::{Bond, HEARTBEAT, Session};
+use super::session::{HEARTBEAT, Session};
 use crate::clock::Moment;
 use crate::keeper::Keeper;
 
@@ -61,8 +61,8 @@ impl Rounds {
         }
         let (ended, live): (Vec<_>, Vec<_>) =
             hub.bonds.on(session).into_iter().partition(|bond| bond.until() <= now);
-        for bond in ended {
-            give_back(hub, bond);
+        for bond in &ended {
+            hold::give_back(hub, bond);
         }
         let was_idle = std::mem::replace(&mut self.idle, live.is_empty());
         let Some(next) = live.iter().map(|bond| bond.until()).min() else {
@@ -75,16 +75,6 @@ impl Rounds {
         }
         next.min(self.check_at)
     }
-}
-
-/// Gives a lock back whose lease has ended. Its guard knows that by itself; this lets others have it.
-fn give_back(hub: &Arc<Hub>, bond: Arc<Bond>) {
-    let hub = hub.clone();
-    hub.keeper().spawn(async move {
-        if let Err(error) = hold::release(&hub, &bond).await {
-            tracing::debug!(name = %bond.name, %error, "giving an ended lock back failed");
-        }
-    });
 }
 
 fn collect(hub: &Arc<Hub>) {
