@@ -1,6 +1,6 @@
 //! The functions in the schema, called in an order that the library has to be unlucky for.
 
-use crate::stage::{Database, Psql};
+use crate::stage::{Database, Psql, until};
 
 /// A database with the schema, and a session in it that is told to do what the library's does.
 async fn session() -> (Database, Psql) {
@@ -30,6 +30,12 @@ fn renew(psql: &mut Psql, owner: &str) -> String {
     ))
 }
 
+/// Whether a session of this database waits for something.
+fn waits_for(database: &Database, event: &str) -> bool {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event";
+    database.psql(&format!("{sql} = '{event}'")) != "0"
+}
+
 #[tokio::test]
 async fn who_lost_a_lock_does_not_take_the_next_grant_of_its_session_along() {
     let (database, mut psql) = session().await;
@@ -47,4 +53,33 @@ async fn who_lost_a_lock_does_not_take_the_next_grant_of_its_session_along() {
     assert_eq!(renew(&mut psql, "two"), "renewed");
     assert!(release(&mut psql, "two"));
     assert_eq!(database.advisory_locks(), "0");
+}
+
+#[tokio::test]
+async fn a_transaction_does_not_overwrite_a_lease_that_is_renewed_just_in_time() {
+    let (database, mut psql) = session().await;
+    let mut holder = Psql::start(&database);
+    // Detached: a lease alone, so that the advisory lock is free.
+    assert!(acquire(&mut holder, "one"));
+    assert_eq!(holder.ask("SELECT fencepost.detach(false, 7, 'one', 60000)"), "t");
+    for what in ["try_lock_in_transaction", "lock_in_transaction"] {
+        database.psql("UPDATE fencepost.locks SET ends = clock_timestamp()");
+        holder.tell("BEGIN; UPDATE fencepost.locks SET ends = clock_timestamp() + interval '1 minute'");
+        assert_eq!(holder.ask("SELECT 1"), "1");
+        psql.tell("BEGIN");
+        psql.tell(&format!("SELECT fencepost.{what}('pg:7') IS NULL"));
+        until("it waits for the row", async || waits_for(&database, "transactionid")).await;
+        holder.tell("COMMIT");
+        if what == "try_lock_in_transaction" {
+            assert_eq!(psql.answer(), "t");
+            let unlocked = "SELECT count(*) FROM (SELECT FROM fencepost.locks FOR UPDATE SKIP LOCKED) AS l";
+            assert_eq!(database.psql(unlocked), "1", "the holder can renew it again");
+        } else {
+            until("it waits for the lease", async || waits_for(&database, "PgSleep")).await;
+            database.psql("UPDATE fencepost.locks SET ends = clock_timestamp()");
+            assert_eq!(psql.answer(), "f");
+        }
+        psql.tell("ROLLBACK");
+        assert_eq!(database.psql("SELECT owner FROM fencepost.locks"), "one");
+    }
 }

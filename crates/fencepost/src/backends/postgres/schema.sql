@@ -403,6 +403,7 @@ RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     found_key record;
     left_over double precision;
+    fresh bigint;
 BEGIN
     PERFORM @schema@.check_isolation();
     found_key := @schema@.key_of(a_name);
@@ -415,11 +416,15 @@ BEGIN
         SELECT extract(epoch FROM l.ends - clock_timestamp()) INTO left_over FROM @schema@.locks l
         WHERE l.two_part = found_key.two_part AND l.key = found_key.key AND l.owner IS NOT NULL AND l.ends > clock_timestamp()
           AND (l.delay OR l.session IS NULL);
-        EXIT WHEN NOT FOUND;
+        IF NOT FOUND THEN
+            fresh := @schema@.mark_transaction(found_key.two_part, found_key.key, a_name, a_sequence);
+            IF fresh IS NOT NULL THEN
+                RETURN fresh;
+            END IF;
+        END IF;
         -- The session of the holder is gone, or the lock is detached: its lease counts.
         PERFORM pg_sleep(least(left_over, 0.05));
     END LOOP;
-    RETURN @schema@.mark_transaction(found_key.two_part, found_key.key, a_name, a_sequence);
 END $$;
 
 CREATE OR REPLACE FUNCTION @schema@.try_lock_in_transaction(a_name text, a_sequence text DEFAULT NULL)
@@ -452,18 +457,28 @@ BEGIN
     END IF;
 END $$;
 
--- A transaction has the lock: raises the token, and has the first waiter told at its commit.
+-- A transaction has the advisory lock: raises the token, and has the first waiter told at its commit. Returns null if
+-- there is a lease after all: one may be renewed or detached between a look at it and the lock on its row.
 CREATE OR REPLACE FUNCTION @schema@.mark_transaction(a_two_part boolean, a_key bigint, a_name text, a_sequence text)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     fresh bigint;
 BEGIN
-    INSERT INTO @schema@.locks AS l (two_part, key, name, token, ends, since, delay)
-    VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), clock_timestamp(), clock_timestamp(), false)
-    ON CONFLICT (two_part, key) DO UPDATE
-    SET name = excluded.name, token = greatest(l.token + 1, excluded.token), owner = NULL, ends = clock_timestamp(),
-        session = NULL, channel = NULL, revoked = NULL
-    RETURNING l.token INTO fresh;
+    BEGIN
+        INSERT INTO @schema@.locks AS l (two_part, key, name, token, ends, since, delay)
+        VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), clock_timestamp(), clock_timestamp(), false)
+        ON CONFLICT (two_part, key) DO UPDATE
+        SET name = excluded.name, token = greatest(l.token + 1, excluded.token), owner = NULL, ends = clock_timestamp(),
+            session = NULL, channel = NULL, revoked = NULL
+        WHERE l.owner IS NULL OR l.ends <= clock_timestamp() OR NOT (l.delay OR l.session IS NULL)
+        RETURNING l.token INTO fresh;
+        IF NOT FOUND THEN
+            -- The row would stay locked, and its holder could not renew: the way out of here unlocks it.
+            RAISE EXCEPTION 'a lease is in the way' USING ERRCODE = 'FP003';
+        END IF;
+    EXCEPTION WHEN SQLSTATE 'FP003' THEN
+        RETURN NULL;
+    END;
     PERFORM @schema@.wake(a_two_part, a_key);
     RETURN fresh;
 END $$;
