@@ -23,7 +23,7 @@ pub(super) struct Held {
 impl Held {
     /// From here on the lock is looked after.
     pub(super) fn new(hub: &Arc<Hub>, bond: Arc<Bond>) -> Arc<Self> {
-        hub.bonds.insert(&bond);
+        hub.bonds.insert(&bond, hub.clock.now());
         Arc::new(Self { hub: hub.clone(), bond })
     }
 }

@@ -132,16 +132,24 @@ impl Alarm {
         }
     }
 
-    /// Sets it anew, whatever it was set to, and waits for it.
+    /// Waits for `moment`, or for what it was set to meanwhile if that is sooner.
     pub(super) async fn rings(&self, clock: &Clock, moment: Moment) {
-        *lock(&self.at) = moment;
+        self.set(moment);
         loop {
             let at = *lock(&self.at);
             tokio::select! {
                 () = self.sooner.notified() => {}
-                () = clock.sleep_until(at), if at != Moment::NEVER => return,
+                () = clock.sleep_until(at), if at != Moment::NEVER => break,
             }
         }
+        // What is set from here on is for the time after the round that follows, which sees all that was set before.
+        *lock(&self.at) = Moment::NEVER;
+    }
+
+    /// Whether it is set to anything.
+    #[cfg(test)]
+    pub(super) fn is_set(&self) -> bool {
+        *lock(&self.at) != Moment::NEVER
     }
 }
 
@@ -202,10 +210,10 @@ impl Bond {
 pub(super) struct Bonds(Mutex<HashMap<Owner, Arc<Bond>>>);
 
 impl Bonds {
-    pub(super) fn insert(&self, bond: &Arc<Bond>) {
+    pub(super) fn insert(&self, bond: &Arc<Bond>, now: Moment) {
         lock(&self.0).insert(bond.owner, bond.clone());
         if let Some(session) = &bond.session {
-            session.alarm.set(bond.until());
+            session.alarm.set(bond.until().min(now.plus(HEARTBEAT)));
             if !session.is_usable() {
                 bond.signal.raise(Loss::SessionEnded);
             }

@@ -9,6 +9,8 @@ use super::Store;
 use super::config::Config;
 use super::hub::Hub;
 use super::key::Key;
+use super::session::Alarm;
+use crate::clock::{Clock, Moment};
 use crate::url::StoreUrl;
 use crate::{Guard, Locks, Loss, State};
 
@@ -56,6 +58,39 @@ async fn unlocking_everything_is_noticed() {
 #[tokio::test]
 async fn a_reset_session_is_noticed() {
     ends_all_locks("DISCARD ALL").await;
+}
+
+#[tokio::test]
+async fn what_happens_after_an_idle_time_is_noticed_as_soon() {
+    let database = Server::shared().create_database();
+    let (hub, locks) = hub(&database).await;
+    let session = hub.session().await.unwrap();
+    // In a round, too, it is not set: it rests if it stays like that.
+    tokio::time::timeout(LIMIT, async {
+        let mut unset = 0;
+        while unset < 20 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            unset = if session.alarm.is_set() { 0 } else { unset + 1 };
+        }
+    })
+    .await
+    .expect("the warden rests");
+    let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    session.wire.client.batch_execute("SELECT pg_advisory_unlock_all()").await.unwrap();
+    assert_eq!(is_lost(&guard).await, Loss::SessionEnded);
+}
+
+#[tokio::test]
+async fn an_alarm_that_is_set_while_nobody_waits_for_it_rings() {
+    let (clock, alarm) = (Clock::system(), Alarm::default());
+    let rings =
+        async |moment| tokio::time::timeout(LIMIT, alarm.rings(&clock, moment)).await.expect("it rings");
+    for _ in 0..2 {
+        alarm.set(clock.now());
+        rings(Moment::NEVER).await;
+    }
+    alarm.set(Moment::NEVER);
+    rings(clock.now()).await;
 }
 
 #[tokio::test]
