@@ -52,6 +52,27 @@ async fn a_crash_may_lose_a_grant_that_was_not_durable_and_still_no_token_repeat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_takes_no_number_of_a_sequence_back() {
+    // It logs a number ahead only every 32 times, and not before somebody waits for the log.
+    let mut server = Server::config().fsync().line("wal_writer_delay = 10s").start();
+    let database = server.create_database();
+    server.psql(&database, "CREATE SEQUENCE public.fence");
+    let url = format!("{}?sequence=public.fence", server.url(&database));
+    let mut last = None;
+    for _ in 0..3 {
+        let locks = Locks::connect(&url).await.unwrap();
+        for number in 0..40 {
+            // Locks of their own, whose rows are as young as the numbers.
+            let guard = bounded("it is acquired", take(&locks, &format!("{last:?} {number}"))).await;
+            assert!(Some(guard.token()) > last, "{:?} after {last:?}", guard.token());
+            last = Some(guard.token());
+            drop(guard);
+        }
+        server.restart();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_sits_out_a_crash() {
     let mut server = Server::start();
     let database = server.create_database();

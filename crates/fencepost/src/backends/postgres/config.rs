@@ -44,8 +44,14 @@ impl Config {
             return Err(Error::invalid("parameter `schema` is a name of 1 to 63 bytes"));
         }
         let delay = url.take_choice("lock_delay", &[("lease", true), ("0", false)])?.unwrap_or(true);
-        let durable = url.take_choice("durable", &[("yes", true), ("no", false)])?.unwrap_or(false);
+        let durable = url.take_choice("durable", &[("yes", true), ("no", false)])?;
         let sequence = url.take("sequence").filter(|name| !name.is_empty());
+        if sequence.is_some() && durable == Some(false) {
+            return Err(Error::invalid(
+                "`sequence` goes with `durable=yes`: without, a crash takes numbers of the sequence back, and tokens repeat",
+            ));
+        }
+        let durable = durable.unwrap_or(sequence.is_some());
         let tls = Self::tls(&mut url)?;
         let server = Self::server(&mut url, tls.is_some())?;
         url.finish()?;
@@ -135,6 +141,7 @@ mod tests {
         let config = parse("postgres://a:1,b:2/db").unwrap();
         assert_eq!(config.server.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
         assert_eq!((config.schema.as_str(), config.delay, config.durable), ("fencepost", true, false));
+        assert!(parse("postgres://h/db?sequence=s").unwrap().durable, "or a crash takes numbers back");
         assert_eq!(parse("postgres:///db?host=/run/p&port=5433").unwrap().server.get_ports(), [5433]);
     }
 
@@ -150,6 +157,7 @@ mod tests {
             "postgres://h/db?ca=/x",
             "postgres://h/db?schema=",
             "postgres://h/db?timeout=0s",
+            "postgres://h/db?sequence=s&durable=no",
         ] {
             assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
         }
