@@ -1,6 +1,6 @@
 //! Locks inside the caller's own transaction.
 
-use fencepost::postgres::{Key, lock_in_transaction, try_lock_in_transaction};
+use fencepost::postgres::{Key, Schema, lock_in_transaction, try_lock_in_transaction};
 use fencepost::{Error, FencingToken};
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 
@@ -115,4 +115,23 @@ async fn a_timeout_of_the_transaction_ends_the_wait() {
     transaction.batch_execute("SET LOCAL lock_timeout = '100ms'").await.unwrap();
     let error = bounded("the wait ends", lock_in_transaction(&transaction, "a")).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_and_a_store_of_one_schema_exclude_each_other_and_share_a_sequence() {
+    let database = prepared().await;
+    database.psql("CREATE SEQUENCE public.fence START 1000");
+    let locks = database.locks_with("schema=app&sequence=public.fence").await;
+    let schema = Schema::new("app").unwrap().sequence("public.fence");
+    let mut client = client(&database).await;
+    let guard = take(&locks, "a").await;
+    assert_eq!(guard.token().get(), 1000);
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(schema.try_lock_in_transaction(&transaction, "a").await.unwrap(), None);
+    assert!(try_lock_in_transaction(&transaction, "a").await.unwrap().is_some(), "another schema is apart");
+    guard.release().await.unwrap();
+    let token = bounded("it is free", schema.lock_in_transaction(&transaction, "a")).await.unwrap();
+    assert!(token.get() > 1000 && token.get() < 1010, "{token:?}");
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+    assert!(matches!(Schema::new(""), Err(Error::Invalid { .. })));
 }

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
-const DEFAULT_SCHEMA: &str = "fencepost";
+pub(super) const DEFAULT_SCHEMA: &str = "fencepost";
 
 /// A peer that answers nothing for this long is gone, on both sides of the connection.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -39,10 +39,7 @@ impl Config {
         if timeout < Duration::from_millis(1) {
             return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
         }
-        let schema = url.take("schema").unwrap_or_else(|| DEFAULT_SCHEMA.to_owned());
-        if schema.is_empty() || schema.len() > 63 || schema.contains('\0') {
-            return Err(Error::invalid("parameter `schema` is a name of 1 to 63 bytes"));
-        }
+        let schema = url.take("schema");
         let delay = url.take_choice("lock_delay", &[("lease", true), ("0", false)])?.unwrap_or(true);
         let durable = url.take_choice("durable", &[("yes", true), ("no", false)])?;
         let sequence = url.take("sequence").filter(|name| !name.is_empty());
@@ -55,7 +52,18 @@ impl Config {
         let tls = Self::tls(&mut url)?;
         let server = Self::server(&mut url, tls.is_some())?;
         url.finish()?;
-        Ok(Self { label, server, schema, timeout, delay, durable, sequence, tls })
+        let mut config =
+            Self { label, server, schema: String::new(), timeout, delay, durable, sequence, tls };
+        config.set_schema(schema.unwrap_or_else(|| DEFAULT_SCHEMA.to_owned()))?;
+        Ok(config)
+    }
+
+    pub(super) fn set_schema(&mut self, schema: String) -> Result<()> {
+        if schema.is_empty() || schema.len() > 63 || schema.contains('\0') {
+            return Err(Error::invalid("the `schema` is a name of 1 to 63 bytes"));
+        }
+        self.schema = schema;
+        Ok(())
     }
 
     fn server(url: &mut StoreUrl, tls: bool) -> Result<tokio_postgres::Config> {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 pub use self::key::Key;
-pub use self::transaction::{lock_in_transaction, try_lock_in_transaction};
+pub use self::transaction::{Schema, lock_in_transaction, try_lock_in_transaction};
 
 use self::claim::{Claim, Said};
 use self::config::Config;

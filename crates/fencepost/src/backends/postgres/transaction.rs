@@ -1,15 +1,104 @@
 //! Locks that live as long as a transaction of the caller's.
 
 use tokio_postgres::Transaction;
+use tokio_postgres::types::{ToSql, Type};
 
-use super::config::Config;
+use super::config::{Config, DEFAULT_SCHEMA};
 use crate::url::StoreUrl;
 use crate::{Error, FencingToken, Name, Result};
+
+/// The schema that transactions take their locks in, where it is not `fencepost`, or where tokens come from a sequence. Say the
+/// same as the store's URL does: another schema is another space of names, and excludes nobody of this one.
+///
+/// ```no_run
+/// use fencepost::postgres::Schema;
+///
+/// # async fn example(transaction: &tokio_postgres::Transaction<'_>) -> fencepost::Result<()> {
+/// // As `postgres://…?schema=app&sequence=app.fence`.
+/// let schema = Schema::new("app")?.sequence("app.fence");
+/// let token = schema.lock_in_transaction(transaction, "order:42").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Schema {
+    config: Config,
+}
+
+impl Schema {
+    /// The schema of this name.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) if that is no name of a schema.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let mut config = Config::from_url(StoreUrl::parse("postgres://transaction")?)?;
+        config.set_schema(name.into())?;
+        Ok(Self { config })
+    }
+
+    /// Takes tokens from this sequence instead of the clock.
+    pub fn sequence(mut self, name: impl Into<String>) -> Self {
+        self.config.sequence = Some(name.into());
+        self
+    }
+
+    /// As the function [`lock_in_transaction`].
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn lock_in_transaction(
+        &self,
+        transaction: &Transaction<'_>,
+        name: impl Into<String>,
+    ) -> Result<FencingToken> {
+        let name = Name::new(&name.into())?;
+        match self.ask(transaction, "SELECT @schema@.lock_in_transaction($1, $2)", &name).await? {
+            Some(token) => Ok(token),
+            None => Err(Error::Busy { name, holder: None }),
+        }
+    }
+
+    /// The same without waiting: `None` if somebody else has the lock.
+    ///
+    /// # Errors
+    /// As [`lock_in_transaction`].
+    pub async fn try_lock_in_transaction(
+        &self,
+        transaction: &Transaction<'_>,
+        name: impl Into<String>,
+    ) -> Result<Option<FencingToken>> {
+        let name = Name::new(&name.into())?;
+        self.ask(transaction, "SELECT @schema@.try_lock_in_transaction($1, $2)", &name).await
+    }
+
+    async fn ask(
+        &self,
+        transaction: &Transaction<'_>,
+        sql: &str,
+        name: &Name,
+    ) -> Result<Option<FencingToken>> {
+        let config = &self.config;
+        let text = name.as_str();
+        let refused = |error: tokio_postgres::Error| match error.as_db_error() {
+            Some(refusal) if refusal.code().code() == "FP002" => Error::config(format!(
+                "{}; begin the transaction with ISOLATION LEVEL READ COMMITTED",
+                refusal.message()
+            )),
+            _ => config.trouble(error),
+        };
+        // Typed, so that a pool in transaction mode sees nothing but this one statement.
+        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&text, Type::TEXT), (&config.sequence, Type::TEXT)];
+        let rows = transaction.query_typed(&config.sql(sql), &arguments).await.map_err(refused)?;
+        let token: Option<i64> = rows.first().and_then(|row| row.get(0));
+        Ok(token.and_then(|token| u64::try_from(token).ok()).and_then(FencingToken::new))
+    }
+}
 
 /// Takes a lock inside the caller's own transaction, waiting for it, and returns its token. The lock ends with the transaction:
 /// nothing has to be renewed or released, and it works through a pool in transaction mode.
 ///
-/// It excludes, and is excluded by, all locks of the same name in the same database. The schema `fencepost` has to be there
+/// It excludes, and is excluded by, all locks of the same name in the same database whose store's URL names no schema: for
+/// others, and for tokens from a sequence, see [`Schema`]. The schema `fencepost` has to be there
 /// (`fencepost init`). How long it waits is the transaction's `lock_timeout` or `statement_timeout`.
 ///
 /// The token is a row that the transaction writes: a rollback takes it back, and only the server's clock keeps the next
@@ -22,11 +111,7 @@ pub async fn lock_in_transaction(
     transaction: &Transaction<'_>,
     name: impl Into<String>,
 ) -> Result<FencingToken> {
-    let name = Name::new(&name.into())?;
-    match ask(transaction, "SELECT @schema@.lock_in_transaction($1)", &name).await? {
-        Some(token) => Ok(token),
-        None => Err(Error::Busy { name, holder: None }),
-    }
+    Schema::new(DEFAULT_SCHEMA)?.lock_in_transaction(transaction, name).await
 }
 
 /// The same without waiting: `None` if somebody else has the lock.
@@ -37,23 +122,5 @@ pub async fn try_lock_in_transaction(
     transaction: &Transaction<'_>,
     name: impl Into<String>,
 ) -> Result<Option<FencingToken>> {
-    let name = Name::new(&name.into())?;
-    ask(transaction, "SELECT @schema@.try_lock_in_transaction($1)", &name).await
-}
-
-async fn ask(transaction: &Transaction<'_>, sql: &str, name: &Name) -> Result<Option<FencingToken>> {
-    let config = Config::from_url(StoreUrl::parse("postgres://transaction")?)?;
-    let text = name.as_str();
-    let refused = |error: tokio_postgres::Error| match error.as_db_error() {
-        Some(refusal) if refusal.code().code() == "FP002" => Error::config(format!(
-            "{}; begin the transaction with ISOLATION LEVEL READ COMMITTED",
-            refusal.message()
-        )),
-        _ => config.trouble(error),
-    };
-    // Typed, so that a pool in transaction mode sees nothing but this one statement.
-    let types = [(&text as &(dyn tokio_postgres::types::ToSql + Sync), tokio_postgres::types::Type::TEXT)];
-    let rows = transaction.query_typed(&config.sql(sql), &types).await.map_err(refused)?;
-    let token: Option<i64> = rows.first().and_then(|row| row.get(0));
-    Ok(token.and_then(|token| u64::try_from(token).ok()).and_then(FencingToken::new))
+    Schema::new(DEFAULT_SCHEMA)?.try_lock_in_transaction(transaction, name).await
 }
