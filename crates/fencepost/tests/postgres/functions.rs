@@ -19,7 +19,7 @@ fn acquire(psql: &mut Psql, owner: &str) -> bool {
 }
 
 fn release(psql: &mut Psql, owner: &str) -> bool {
-    psql.ask(&format!("SELECT o_found FROM fencepost.release(false, 7, '{owner}', true, NULL)")) == "t"
+    psql.ask(&format!("SELECT o_found FROM fencepost.release(false, 7, '{owner}', true, false, NULL)")) == "t"
 }
 
 /// Renews the lock 7, and returns how it was lost.

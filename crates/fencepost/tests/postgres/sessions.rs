@@ -3,7 +3,7 @@
 use fencepost::{Error, Loss, State};
 use fencepost_testkit::Proxy;
 
-use crate::stage::{Database, LONG, Room, SHORT, bounded, ms, patient, take, until};
+use crate::stage::{Database, LONG, Psql, Room, SHORT, bounded, ms, patient, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_backend_loses_its_locks_at_once_and_nobody_gets_them_before_the_lease_ends() {
@@ -110,18 +110,43 @@ async fn a_lease_that_ended_frees_the_advisory_lock_though_the_guard_lives() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_after_the_advisory_lock_was_granted_leaves_nothing() {
+    // In the statement, and at its commit, which comes after the session has taken the lock.
+    for when in ["IMMEDIATE", "DEFERRED"] {
+        let database = Database::new();
+        let locks = database.locks().await;
+        database.psql(&format!(
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no room'; END $$; \
+             CREATE CONSTRAINT TRIGGER fail AFTER INSERT OR UPDATE ON fencepost.locks DEFERRABLE INITIALLY {when} \
+             FOR EACH ROW EXECUTE FUNCTION fail()"
+        ));
+        let error = locks.lock("a").try_acquire().await.unwrap_err();
+        assert!(
+            error.to_string().contains("no room") || matches!(error, Error::Backend { .. }),
+            "{when}: {error}"
+        );
+        database.is_clear().await;
+        database.psql("DROP TRIGGER fail ON fencepost.locks");
+        take(&locks, "a").await.release().await.unwrap();
+        database.is_clear().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_advisory_lock_is_given_back_though_somebody_has_locked_the_row() {
     let database = Database::new();
     let locks = database.locks().await;
-    database.psql(
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no room'; END $$; \
-         CREATE CONSTRAINT TRIGGER fail AFTER INSERT OR UPDATE ON fencepost.locks DEFERRABLE INITIALLY IMMEDIATE \
-         FOR EACH ROW EXECUTE FUNCTION fail()",
-    );
-    let error = locks.lock("a").try_acquire().await.unwrap_err();
-    assert!(error.to_string().contains("no room") || matches!(error, Error::Backend { .. }), "{error}");
-    assert_eq!(database.advisory_locks(), "0");
-    database.psql("DROP TRIGGER fail ON fencepost.locks");
+    let other = take(&locks, "other").await;
+    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let mut psql = Psql::start(&database);
+    psql.tell("BEGIN");
+    assert_eq!(psql.ask("SELECT 1 FROM fencepost.locks WHERE name = 'a' FOR UPDATE"), "1");
+    drop(guard);
+    until("it is given back", async || database.advisory_locks() == "1").await;
+    assert!(!other.state().is_lost(), "{:?}", other.state());
+    psql.tell("ROLLBACK");
     take(&locks, "a").await.release().await.unwrap();
+    other.release().await.unwrap();
+    database.is_clear().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,7 @@ use super::hub::{Hub, milliseconds};
 use super::key::Key;
 use super::queue::Place;
 use super::session::{Bond, Session};
+use super::trouble;
 use crate::backend::{Grant, Request};
 use crate::clock::Moment;
 use crate::wait::jittered;
@@ -96,10 +97,9 @@ impl Claim {
         }
     }
 
-    /// The request failed. What the server refuses it has not done.
-    fn refused(&mut self, session: &Session, error: tokio_postgres::Error) -> Error {
+    /// The request failed. It is undone even if the server has refused it: a session's lock survives a commit that fails.
+    fn refused(&self, session: &Session, error: tokio_postgres::Error) -> Error {
         if session.is_usable() && error.as_db_error().is_some() {
-            self.asked = None;
             return self.hub.config.trouble(error);
         }
         // A new attempt under a new identity may be made at once; this one is undone.
@@ -285,15 +285,22 @@ async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: 
             // On the session that was asked, the advisory lock is given back, too. On another one, the row is freed, and the
             // question is whether the old backend can still grant it.
             let (unlock, old) = if same { (true, None) } else { (false, Some(asked.id.as_str())) };
-            let arguments: [&(dyn ToSql + Sync); 5] = [&key.two_part, &key.number, &owner, &unlock, &old];
-            if let Ok(rows) = session.ask(&hub.clock, &session.statements.release, &arguments).await
-                && let Some(row) = rows.first()
-                && (row.get(0) || !row.get::<_, bool>(2))
-            {
-                if row.get::<_, Option<&str>>(1).is_none() {
-                    hub.queue.hint(key);
+            let arguments: [&(dyn ToSql + Sync); 6] =
+                [&key.two_part, &key.number, &owner, &unlock, &false, &old];
+            match session.ask(&hub.clock, &session.statements.release, &arguments).await {
+                Ok(rows) => {
+                    if let Some(row) = rows.first()
+                        && (row.get(0) || !row.get::<_, bool>(2))
+                    {
+                        if row.get::<_, Option<&str>>(1).is_none() {
+                            hub.queue.hint(key);
+                        }
+                        return;
+                    }
                 }
-                return;
+                // Whoever may not even undo was not granted anything.
+                Err(error) if trouble::is_denied(&error) => return,
+                Err(_) => {}
             }
         }
         tokio::time::sleep(pause).await;

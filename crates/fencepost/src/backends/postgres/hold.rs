@@ -69,14 +69,17 @@ impl Hold for Held {
                 Ok(Renewal::Renewed { sent, term: Some(term) })
             }
             Ok(Ok(_)) => {
-                bond.relock();
+                bond.relock(hub.clock.now());
                 self.renew(term).await
             }
             Ok(Err(error)) => {
-                bond.relock();
+                bond.relock(hub.clock.now());
                 Err(hub.config.trouble(error))
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                bond.relock(hub.clock.now());
+                Err(error)
+            }
         }
     }
 
@@ -94,16 +97,15 @@ pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
     };
     let unlock = bound.is_some() && bond.unlock();
     let (sent, owner, key) = (hub.clock.now(), bond.owner.to_string(), bond.key);
-    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-        [&key.two_part, &key.number, &owner, &unlock, &None::<&str>];
-    let rows = match hub.in_time(session.ask(&hub.clock, &session.statements.release, &arguments)).await {
-        Ok(Ok(rows)) => rows,
-        Ok(Err(error)) => {
-            if unlock {
-                bond.relock();
-            }
-            return Err(hub.config.trouble(error));
-        }
+    let ended = bond.until() <= sent;
+    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+        [&key.two_part, &key.number, &owner, &unlock, &ended, &None::<&str>];
+    let asked = hub.in_time(session.ask(&hub.clock, &session.statements.release, &arguments)).await;
+    if unlock && !matches!(asked, Ok(Ok(_))) {
+        bond.relock(hub.clock.now());
+    }
+    let rows = match asked {
+        Ok(rows) => rows.map_err(|error| hub.config.trouble(error))?,
         Err(error) => {
             hub.suspect(&session, sent);
             return Err(error);

@@ -91,7 +91,7 @@ DECLARE
     granted boolean;
 BEGIN
     granted := EXISTS (SELECT FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key
-                       AND l.owner IS NOT NULL AND l.session = @schema@.own_session());
+                       AND l.owner IS NOT NULL AND l.ends > clock_timestamp() AND l.session = @schema@.own_session());
     IF granted AND NOT (CASE WHEN a_two_part
                              THEN pg_try_advisory_xact_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
                              ELSE pg_try_advisory_xact_lock(a_key) END) THEN
@@ -251,13 +251,25 @@ EXCEPTION WHEN insufficient_privilege THEN
 END $$;
 
 -- Gives a lock back, if it is a_owner's. a_unlock: this session may have its advisory lock, and gives that back even
--- if the row is not a_owner's. o_woken is the channel of the waiter that was told. a_session asks whether a session,
+-- if the row is not a_owner's. a_ended: the lease should have ended, so nobody is waited for who has locked the row.
+-- o_woken is the channel of the waiter that was told. a_session asks whether a session,
 -- in which the lock may still be granted, has ended.
 CREATE OR REPLACE FUNCTION @schema@.release(
-    a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_session text,
+    a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_ended boolean, a_session text,
     OUT o_found boolean, OUT o_woken text, OUT o_alive boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    IF a_ended THEN
+        PERFORM FROM @schema@.locks l
+        WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.ends <= clock_timestamp()
+          AND NOT EXISTS (SELECT FROM @schema@.locks f WHERE f.two_part = a_two_part AND f.key = a_key FOR UPDATE SKIP LOCKED);
+        IF FOUND THEN
+            o_found := false;
+            o_alive := false;
+            PERFORM @schema@.settle(a_two_part, a_key);
+            RETURN;
+        END IF;
+    END IF;
     o_alive := false;
     IF a_session IS NOT NULL THEN
         -- Looked at first: what a session that is gone by now has committed is seen below.

@@ -20,6 +20,9 @@ use crate::{Loss, Name, Owner, Result};
 /// How often a session looks after its locks, however long their ttl is: what ends a lock early is noticed by then.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
 
+/// How soon a session tries again to give an ended lock back. Two seconds after the end, waiters end the session.
+const RETRY: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) wire: Wire,
@@ -52,7 +55,7 @@ impl Statements {
             prepare(
                 "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
             ),
-            prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5)"),
+            prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5, $6)"),
             prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6)"),
             prepare("SELECT @schema@.detach($1, $2, $3, $4)"),
             prepare("DELETE FROM @schema@.waiters WHERE two_part = $1 AND key = $2 AND channel = $3"),
@@ -191,9 +194,12 @@ impl Bond {
         self.locked.swap(false, Ordering::AcqRel)
     }
 
-    /// It was not given back after all.
-    pub(super) fn relock(&self) {
+    /// It may not have been given back after all. To give it back once more does no harm: the server looks whose it is.
+    pub(super) fn relock(&self, now: Moment) {
         self.locked.store(true, Ordering::Release);
+        if let Some(session) = &self.session {
+            session.alarm.set(self.until().max(now.plus(RETRY)));
+        }
     }
 
     pub(super) fn until(&self) -> Moment {
@@ -220,8 +226,12 @@ impl Bonds {
         }
     }
 
-    /// Forgets a lock, unless it was attached anew.
+    /// Forgets a lock, unless it was attached anew, or its session still has the advisory lock, which the warden gives back
+    /// when the lease has ended.
     pub(super) fn remove(&self, bond: &Arc<Bond>) {
+        if bond.bound().is_some_and(|session| session.is_usable()) {
+            return;
+        }
         {
             let mut bonds = lock(&self.0);
             if bonds.get(&bond.owner).is_some_and(|found| Arc::ptr_eq(found, bond)) {
@@ -248,9 +258,12 @@ impl Bonds {
 
     /// The session has ended, and all its advisory locks with it.
     pub(super) fn end(&self, session: &Arc<Session>) {
-        let bonds = lock(&self.0);
-        for bond in bonds.values().filter(|bond| bond.is_on(session)) {
-            bond.signal.raise(Loss::SessionEnded);
-        }
+        lock(&self.0).retain(|_, bond| {
+            let ended = bond.is_on(session);
+            if ended {
+                bond.signal.raise(Loss::SessionEnded);
+            }
+            !ended
+        });
     }
 }

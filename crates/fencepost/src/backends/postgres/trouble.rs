@@ -68,6 +68,11 @@ fn is_passing(code: &SqlState) -> bool {
     matches!(&code.code()[..2], "08" | "53" | "57") || *code == SqlState::LOCK_NOT_AVAILABLE
 }
 
+/// A right or a thing is missing: trying again does not help.
+pub(super) fn is_denied(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| code.code().starts_with("42"))
+}
+
 fn is_tls(error: &tokio_postgres::Error) -> bool {
     let text = chain(error);
     text.contains("certificate") || text.contains("TLS")
