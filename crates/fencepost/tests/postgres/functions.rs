@@ -13,13 +13,15 @@ async fn session() -> (Database, Psql) {
 /// Acquires the lock 7 for an owner and returns whether it was granted.
 fn acquire(psql: &mut Psql, owner: &str) -> bool {
     psql.ask(&format!(
-        "SELECT o_token IS NOT NULL FROM fencepost.acquire(false, 7, 'pg:7', '{owner}', 60000, 'host', 1, '', \
+        "SELECT o_token IS NOT NULL FROM fencepost.acquire(pg_backend_pid(), false, 7, 'pg:7', '{owner}', 60000, 'host', 1, '', \
          fencepost.own_session(), 'channel', true, NULL, NULL, false)"
     )) == "t"
 }
 
 fn release(psql: &mut Psql, owner: &str) -> bool {
-    psql.ask(&format!("SELECT o_found FROM fencepost.release(false, 7, '{owner}', true, false, NULL)")) == "t"
+    psql.ask(&format!(
+        "SELECT o_found FROM fencepost.release(pg_backend_pid(), false, 7, '{owner}', true, false, NULL)"
+    )) == "t"
 }
 
 /// Renews the lock 7, and returns how it was lost.
@@ -61,7 +63,7 @@ async fn a_transaction_does_not_overwrite_a_lease_that_is_renewed_just_in_time()
     let mut holder = Psql::start(&database);
     // Detached: a lease alone, so that the advisory lock is free.
     assert!(acquire(&mut holder, "one"));
-    assert_eq!(holder.ask("SELECT fencepost.detach(false, 7, 'one', 60000)"), "t");
+    assert_eq!(holder.ask("SELECT fencepost.detach(pg_backend_pid(), false, 7, 'one', 60000)"), "t");
     for what in ["try_lock_in_transaction", "lock_in_transaction"] {
         database.psql("UPDATE fencepost.locks SET ends = clock_timestamp()");
         holder.tell("BEGIN; UPDATE fencepost.locks SET ends = clock_timestamp() + interval '1 minute'");
@@ -82,4 +84,20 @@ async fn a_transaction_does_not_overwrite_a_lease_that_is_renewed_just_in_time()
         psql.tell("ROLLBACK");
         assert_eq!(database.psql("SELECT owner FROM fencepost.locks"), "one");
     }
+}
+
+#[tokio::test]
+async fn a_session_that_was_moved_to_another_backend_is_refused() {
+    let (database, _psql) = session().await;
+    let client = database.client().await;
+    for call in [
+        "acquire(1, false, 7, 'pg:7', 'one', 60000, 'host', 1, '', '1 1', 'channel', true, NULL, NULL, false)",
+        "release(1, false, 7, 'one', true, false, NULL)",
+        "detach(1, false, 7, 'one', 60000)",
+        "renew(1, '{f}', '{7}', '{one}', '{60000}', '{t}')",
+    ] {
+        let error = client.simple_query(&format!("SELECT FROM fencepost.{call}")).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "FP001", "{call}: {error}");
+    }
+    assert_eq!((database.rows().as_str(), database.advisory_locks().as_str()), ("0", "0"));
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::{LIMIT, Proxy, postgres::Server};
+use tokio_postgres::{Client, NoTls};
 
 /// A ttl that does not end while a test runs.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -46,6 +47,14 @@ impl Database {
     /// With more parameters in the URL.
     pub(crate) async fn locks_with(&self, parameters: &str) -> Locks {
         Locks::connect(&format!("{}?{parameters}", self.url())).await.unwrap()
+    }
+
+    /// A client of the driver itself.
+    pub(crate) async fn client(&self) -> Client {
+        let (client, connection) =
+            tokio_postgres::connect(&self.server.url(&self.name), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
     }
 
     pub(crate) fn psql(&self, sql: &str) -> String {

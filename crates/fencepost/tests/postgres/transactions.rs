@@ -2,15 +2,9 @@
 
 use fencepost::postgres::{Key, Schema, lock_in_transaction, try_lock_in_transaction};
 use fencepost::{Error, FencingToken};
-use tokio_postgres::{Client, IsolationLevel, NoTls};
+use tokio_postgres::IsolationLevel;
 
 use crate::stage::{Database, SHORT, bounded, take};
-
-async fn client(database: &Database) -> Client {
-    let (client, connection) = tokio_postgres::connect(&database.url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
 
 /// A database with the schema and one row to protect.
 async fn prepared() -> Database {
@@ -26,7 +20,7 @@ async fn what_the_last_holder_wrote_is_seen() {
     let locks = database.locks().await;
     let mut tasks = Vec::new();
     for task in 0..6 {
-        let (mut client, locks) = (client(&database).await, locks.clone());
+        let (mut client, locks) = (database.client().await, locks.clone());
         tasks.push(tokio::spawn(async move {
             let mut tokens = Vec::new();
             for _ in 0..10 {
@@ -63,7 +57,7 @@ async fn what_the_last_holder_wrote_is_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_isolation_level_with_an_older_snapshot_is_refused() {
     let database = prepared().await;
-    let mut client = client(&database).await;
+    let mut client = database.client().await;
     for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
         let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
         let error = lock_in_transaction(&transaction, "a").await.unwrap_err();
@@ -77,7 +71,7 @@ async fn an_isolation_level_with_an_older_snapshot_is_refused() {
 async fn a_rollback_ends_the_lock_and_the_next_token_is_larger_still() {
     let database = prepared().await;
     let locks = database.locks().await;
-    let mut client = client(&database).await;
+    let mut client = database.client().await;
     let before = take(&locks, "a").await.token();
     let transaction = client.transaction().await.unwrap();
     let rolled_back = lock_in_transaction(&transaction, "a").await.unwrap();
@@ -98,7 +92,7 @@ async fn a_transaction_waits_for_a_lease_whose_session_is_gone() {
     let locks = database.locks().await;
     let guard = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
     database.terminate_holder("a");
-    let mut client = client(&database).await;
+    let mut client = database.client().await;
     let transaction = client.transaction().await.unwrap();
     let token = bounded("the lease ends", lock_in_transaction(&transaction, "a")).await.unwrap();
     assert!(token > guard.token() && guard.state().is_lost());
@@ -108,13 +102,17 @@ async fn a_transaction_waits_for_a_lease_whose_session_is_gone() {
 async fn a_timeout_of_the_transaction_ends_the_wait() {
     let database = prepared().await;
     let locks = database.locks().await;
-    let _held = take(&locks, "a").await;
-    let mut client = client(&database).await;
-    let transaction = client.transaction().await.unwrap();
-    assert_eq!(try_lock_in_transaction(&transaction, "a").await.unwrap(), None);
-    transaction.batch_execute("SET LOCAL lock_timeout = '100ms'").await.unwrap();
-    let error = bounded("the wait ends", lock_in_transaction(&transaction, "a")).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let _held = take(&locks, "held").await;
+    // A lease alone: nothing that the server would wait for.
+    let _handle = take(&locks, "detached").await.detach().await.unwrap();
+    for name in ["held", "detached"] {
+        let mut client = database.client().await;
+        let transaction = client.transaction().await.unwrap();
+        assert_eq!(try_lock_in_transaction(&transaction, name).await.unwrap(), None);
+        transaction.batch_execute("SET LOCAL lock_timeout = '100ms'").await.unwrap();
+        let error = bounded("the wait ends", lock_in_transaction(&transaction, name)).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{name}: {error:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,7 +121,7 @@ async fn a_transaction_and_a_store_of_one_schema_exclude_each_other_and_share_a_
     database.psql("CREATE SEQUENCE public.fence START 1000");
     let locks = database.locks_with("schema=app&sequence=public.fence").await;
     let schema = Schema::new("app").unwrap().sequence("public.fence");
-    let mut client = client(&database).await;
+    let mut client = database.client().await;
     let guard = take(&locks, "a").await;
     assert_eq!(guard.token().get(), 1000);
     let transaction = client.transaction().await.unwrap();

@@ -59,7 +59,8 @@ impl Claim {
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let Key { two_part, number } = self.key;
-        let arguments: [&(dyn ToSql + Sync); 14] = [
+        let arguments: [&(dyn ToSql + Sync); 15] = [
+            &session.pid,
             &two_part,
             &number,
             &name,
@@ -285,8 +286,8 @@ async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: 
             // On the session that was asked, the advisory lock is given back, too. On another one, the row is freed, and the
             // question is whether the old backend can still grant it.
             let (unlock, old) = if same { (true, None) } else { (false, Some(asked.id.as_str())) };
-            let arguments: [&(dyn ToSql + Sync); 6] =
-                [&key.two_part, &key.number, &owner, &unlock, &false, &old];
+            let arguments: [&(dyn ToSql + Sync); 7] =
+                [&session.pid, &key.two_part, &key.number, &owner, &unlock, &false, &old];
             match session.ask(&hub.clock, &session.statements.release, &arguments).await {
                 Ok(rows) => {
                     if let Some(row) = rows.first()

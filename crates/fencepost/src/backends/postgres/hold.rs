@@ -59,8 +59,8 @@ impl Hold for Held {
         bond.unlock();
         let (owner, term_ms) = (bond.owner.to_string(), milliseconds(term));
         let key = bond.key;
-        let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-            [&key.two_part, &key.number, &owner, &term_ms];
+        let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&session.pid, &key.two_part, &key.number, &owner, &term_ms];
         let rows = hub.in_time(session.ask(&hub.clock, &session.statements.detach, &arguments)).await;
         match rows {
             Ok(Ok(rows)) if rows.first().is_some_and(|row| row.get(0)) => {
@@ -69,15 +69,15 @@ impl Hold for Held {
                 Ok(Renewal::Renewed { sent, term: Some(term) })
             }
             Ok(Ok(_)) => {
-                bond.relock(hub.clock.now());
+                hub.bonds.relock(bond, hub.clock.now());
                 self.renew(term).await
             }
             Ok(Err(error)) => {
-                bond.relock(hub.clock.now());
+                hub.bonds.relock(bond, hub.clock.now());
                 Err(hub.config.trouble(error))
             }
             Err(error) => {
-                bond.relock(hub.clock.now());
+                hub.bonds.relock(bond, hub.clock.now());
                 Err(error)
             }
         }
@@ -98,11 +98,11 @@ pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
     let unlock = bound.is_some() && bond.unlock();
     let (sent, owner, key) = (hub.clock.now(), bond.owner.to_string(), bond.key);
     let ended = bond.until() <= sent;
-    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-        [&key.two_part, &key.number, &owner, &unlock, &ended, &None::<&str>];
+    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+        [&session.pid, &key.two_part, &key.number, &owner, &unlock, &ended, &None::<&str>];
     let asked = hub.in_time(session.ask(&hub.clock, &session.statements.release, &arguments)).await;
     if unlock && !matches!(asked, Ok(Ok(_))) {
-        bond.relock(hub.clock.now());
+        hub.bonds.relock(bond, hub.clock.now());
     }
     let rows = match asked {
         Ok(rows) => rows.map_err(|error| hub.config.trouble(error))?,

@@ -84,6 +84,14 @@ CREATE OR REPLACE FUNCTION @schema@.own_session() RETURNS text LANGUAGE sql VOLA
     FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
 $$;
 
+-- Refuses to work for a session that another backend serves by now.
+CREATE OR REPLACE FUNCTION @schema@.check_backend(a_pid integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF a_pid <> pg_backend_pid() THEN
+        RAISE EXCEPTION 'this session has moved from backend % to %', a_pid, pg_backend_pid() USING ERRCODE = 'FP001';
+    END IF;
+END $$;
+
 -- Makes this session have an advisory lock once if the row is one of its grants, and else not at all. Session locks are
 -- counted and survive a rollback, so whoever finds that its row is not its own cannot know what else the count stands for.
 CREATE OR REPLACE FUNCTION @schema@.settle(a_two_part boolean, a_key bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
@@ -138,7 +146,7 @@ $$;
 -- With a_channel, the caller waits and is told there, a_listed says that it is on the list already; and it lets a waiter that was
 -- told before go first, for a tenth of a second. Whoever only tries takes what is free.
 CREATE OR REPLACE FUNCTION @schema@.acquire(
-    a_two_part boolean, a_key bigint, a_name text, a_owner text, a_term bigint,
+    a_pid integer, a_two_part boolean, a_key bigint, a_name text, a_owner text, a_term bigint,
     a_host text, a_process integer, a_note text, a_session text, a_own_channel text,
     a_delay boolean, a_sequence text, a_channel text, a_listed boolean,
     OUT o_token bigint, OUT o_state text, OUT o_name text, OUT o_owner text, OUT o_holder_token bigint,
@@ -149,6 +157,7 @@ DECLARE
     locked boolean;
     blocked boolean;
 BEGIN
+    PERFORM @schema@.check_backend(a_pid);
     FOR turn IN 1..3 LOOP
         locked := false;
         blocked := false;
@@ -255,10 +264,11 @@ END $$;
 -- o_woken is the channel of the waiter that was told. a_session asks whether a session,
 -- in which the lock may still be granted, has ended.
 CREATE OR REPLACE FUNCTION @schema@.release(
-    a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_ended boolean, a_session text,
+    a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_ended boolean, a_session text,
     OUT o_found boolean, OUT o_woken text, OUT o_alive boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    PERFORM @schema@.check_backend(a_pid);
     IF a_ended THEN
         PERFORM FROM @schema@.locks l
         WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.ends <= clock_timestamp()
@@ -266,7 +276,9 @@ BEGIN
         IF FOUND THEN
             o_found := false;
             o_alive := false;
-            PERFORM @schema@.settle(a_two_part, a_key);
+            IF a_unlock THEN
+                PERFORM @schema@.settle(a_two_part, a_key);
+            END IF;
             RETURN;
         END IF;
     END IF;
@@ -316,9 +328,7 @@ DECLARE
     renewed integer[];
     lost record;
 BEGIN
-    IF a_pid <> pg_backend_pid() THEN
-        RAISE EXCEPTION 'this session has moved from backend % to %', a_pid, pg_backend_pid() USING ERRCODE = 'FP001';
-    END IF;
+    PERFORM @schema@.check_backend(a_pid);
     IF true = ANY (a_bound) THEN
         SELECT array_agg(format('%s %s', (l.objsubid = 2)::integer, (l.classid::bigint << 32) | l.objid::bigint)) INTO ours
         FROM pg_locks l
@@ -355,9 +365,10 @@ BEGIN
 END $$;
 
 -- Turns a held lock into a lease alone. False if it is not held any more.
-CREATE OR REPLACE FUNCTION @schema@.detach(a_two_part boolean, a_key bigint, a_owner text, a_term bigint)
+CREATE OR REPLACE FUNCTION @schema@.detach(a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_term bigint)
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    PERFORM @schema@.check_backend(a_pid);
     UPDATE @schema@.locks l
     SET session = NULL, channel = NULL, delay = true,
         ends = greatest(l.ends, clock_timestamp() + a_term * interval '1 millisecond')
@@ -416,6 +427,7 @@ DECLARE
     found_key record;
     left_over double precision;
     fresh bigint;
+    started timestamptz := clock_timestamp();
 BEGIN
     PERFORM @schema@.check_isolation();
     found_key := @schema@.key_of(a_name);
@@ -434,7 +446,13 @@ BEGIN
                 RETURN fresh;
             END IF;
         END IF;
-        -- The session of the holder is gone, or the lock is detached: its lease counts.
+        -- The session of the holder is gone, or the lock is detached: its lease counts. The server knows of no wait here.
+        PERFORM FROM pg_settings s
+        WHERE s.name = 'lock_timeout' AND s.setting <> '0'
+          AND clock_timestamp() >= started + s.setting::bigint * interval '1 millisecond';
+        IF FOUND THEN
+            RAISE EXCEPTION 'canceling statement due to lock timeout' USING ERRCODE = 'lock_not_available';
+        END IF;
         PERFORM pg_sleep(least(left_over, 0.05));
     END LOOP;
 END $$;

@@ -53,11 +53,11 @@ impl Statements {
         };
         let (acquire, release, renew, detach, leave) = tokio::try_join!(
             prepare(
-                "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+                "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
             ),
-            prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5, $6)"),
+            prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5, $6, $7)"),
             prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6)"),
-            prepare("SELECT @schema@.detach($1, $2, $3, $4)"),
+            prepare("SELECT @schema@.detach($1, $2, $3, $4, $5)"),
             prepare("DELETE FROM @schema@.waiters WHERE two_part = $1 AND key = $2 AND channel = $3"),
         )?;
         Ok(Self { acquire, release, renew, detach, leave })
@@ -194,14 +194,6 @@ impl Bond {
         self.locked.swap(false, Ordering::AcqRel)
     }
 
-    /// It may not have been given back after all. To give it back once more does no harm: the server looks whose it is.
-    pub(super) fn relock(&self, now: Moment) {
-        self.locked.store(true, Ordering::Release);
-        if let Some(session) = &self.session {
-            session.alarm.set(self.until().max(now.plus(RETRY)));
-        }
-    }
-
     pub(super) fn until(&self) -> Moment {
         *lock(&self.until)
     }
@@ -243,6 +235,16 @@ impl Bonds {
             && self.on(session).is_empty()
         {
             session.wire.close();
+        }
+    }
+
+    /// The advisory lock of a bond may not have been given back after all: the warden tries again. Once too often does no harm,
+    /// the server looks whose it is.
+    pub(super) fn relock(&self, bond: &Arc<Bond>, now: Moment) {
+        bond.locked.store(true, Ordering::Release);
+        if let Some(session) = bond.bound().filter(|session| session.is_usable()) {
+            lock(&self.0).entry(bond.owner).or_insert_with(|| bond.clone());
+            session.alarm.set(bond.until().max(now.plus(RETRY)));
         }
     }
 
