@@ -28,7 +28,7 @@ fn release(psql: &mut Psql, owner: &str) -> bool {
 fn renew(psql: &mut Psql, owner: &str) -> String {
     psql.ask(&format!(
         "SELECT coalesce((SELECT o_found FROM fencepost.renew(pg_backend_pid(), '{{f}}', '{{7}}', '{{{owner}}}', \
-         '{{60000}}', '{{t}}')), 'renewed')"
+         '{{60000}}', '{{t}}', 'channel')), 'renewed')"
     ))
 }
 
@@ -94,7 +94,7 @@ async fn a_session_that_was_moved_to_another_backend_is_refused() {
         "acquire(1, false, 7, 'pg:7', 'one', 60000, 'host', 1, '', '1 1', 'channel', true, NULL, NULL, false)",
         "release(1, false, 7, 'one', true, false, NULL)",
         "detach(1, false, 7, 'one', 60000)",
-        "renew(1, '{f}', '{7}', '{one}', '{60000}', '{t}')",
+        "renew(1, '{f}', '{7}', '{one}', '{60000}', '{t}', 'channel')",
     ] {
         let error = client.simple_query(&format!("SELECT FROM fencepost.{call}")).await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), "FP001", "{call}: {error}");

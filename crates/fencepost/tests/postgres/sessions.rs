@@ -166,3 +166,50 @@ async fn force_release_ends_the_session_of_a_victim_that_does_not_react() {
     drop(victim);
     next.extend().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_who_may_not_end_a_session_is_told_that_it_goes_on() {
+    let database = Database::new();
+    let proxy = Proxy::start(database.server.addr());
+    database.locks().await.close().await;
+    let users = ["victim", "operator"].map(|role| format!("{role}_{}", database.name));
+    for user in &users {
+        database.psql(&format!(
+            "CREATE ROLE {user} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA fencepost TO {user}; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencepost TO {user}"
+        ));
+    }
+    let [victim, operator] = &users;
+    database.psql(&format!("GRANT pg_signal_backend TO {operator}"));
+    let url = |user, addr| format!("postgres://{user}:x@{addr}/{}?timeout=20s", database.name);
+    let locks = fencepost::Locks::connect(&url(victim, proxy.addr())).await.unwrap();
+    let guard = take(&locks, "a").await;
+    let operators = fencepost::Locks::connect(&url(operator, database.server.addr())).await.unwrap();
+    proxy.stall();
+    // Another user's session is ours to end only if we can tell that it is the one. The second time it has no lease left.
+    for _ in 0..2 {
+        let error = operators.force_release_now("a", "stuck").await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        let text = error.to_string();
+        let sql = text.split_once("a superuser: ").unwrap_or_else(|| panic!("{text}")).1;
+        assert_eq!(sql, format!("GRANT pg_signal_backend, pg_read_all_stats TO \"{operator}\""));
+        assert_eq!(database.advisory_locks(), "1");
+    }
+    database.psql(&format!("GRANT pg_read_all_stats TO {operator}"));
+    assert!(operators.force_release_now("a", "stuck").await.unwrap().unwrap().freed);
+    assert_eq!(database.advisory_locks(), "0");
+    drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attached_lock_is_told_of_a_force_release() {
+    let database = Database::new();
+    let (one, two, operator) = (database.locks().await, database.locks().await, database.locks().await);
+    let handle = take(&one, "a").await.detach().await.unwrap();
+    let guard = two.lock("a").ttl(LONG).attach(&handle).await.unwrap();
+    operator.force_release("a", "because").await.unwrap().unwrap();
+    assert_eq!(
+        bounded("it is told", guard.lost()).await,
+        Loss::ForceReleased { reason: "because".to_owned() }
+    );
+}

@@ -228,8 +228,8 @@ async fn ask(
     let keys: Vec<i64> = bonds.iter().map(|bond| bond.key.number).collect();
     let owners: Vec<String> = bonds.iter().map(|bond| bond.owner.to_string()).collect();
     let bound: Vec<bool> = bonds.iter().map(|bond| bond.session.is_some()).collect();
-    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-        [&session.pid, &two_parts, &keys, &owners, &terms, &bound];
+    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+        [&session.pid, &two_parts, &keys, &owners, &terms, &bound, &hub.channel];
     let rows = session.ask(&hub.clock, &session.statements.renew, &arguments).await;
     let rows = rows.map_err(|error| hub.config.trouble(error).to_string())?;
     let mut losses = vec![None; bonds.len()];

@@ -24,7 +24,31 @@ const HOLDERS: &str = "
     FROM @schema@.locks l
     WHERE l.owner IS NOT NULL AND l.ends > clock_timestamp()
       AND (l.delay OR l.session IS NULL
-           OR EXISTS (SELECT FROM @schema@.backends_with(l.two_part, l.key) b WHERE b.session = l.session))";
+           OR EXISTS (SELECT FROM @schema@.backends_with(l.two_part, l.key) b
+                      WHERE b.pid::text = split_part(l.session, ' ', 1) AND coalesce(b.session, l.session) = l.session))";
+
+/// A backend that has an advisory lock.
+struct Backend {
+    pid: i32,
+    /// Unknown if this user may not see when it began.
+    session: Option<String>,
+    about: String,
+}
+
+impl Backend {
+    /// Whether it may be this session: another one under its number, where we cannot know, is taken for it.
+    fn may_be(&self, session: &str) -> bool {
+        match &self.session {
+            Some(own) => own == session,
+            None => session.split(' ').next() == Some(self.pid.to_string().as_str()),
+        }
+    }
+
+    /// The session, as far as it is known.
+    fn session(&self) -> String {
+        self.session.clone().unwrap_or_else(|| format!("{} ", self.pid))
+    }
+}
 
 impl Hub {
     async fn query(self: &Arc<Self>, sql: &str, arguments: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
@@ -53,20 +77,19 @@ impl Hub {
             return Ok(Some(holder(name, row)));
         }
         let backends = self.backends(key).await?;
-        Ok(backends.into_iter().next().map(|(_, about)| {
+        Ok(backends.into_iter().next().map(|backend| {
             let mut holder = Holder::unknown(name.clone());
-            holder.note = Some(about);
+            holder.note = Some(backend.about);
             holder
         }))
     }
 
-    /// The backends that have an advisory lock: which session, and a phrase about it.
-    async fn backends(self: &Arc<Self>, key: Key) -> Result<Vec<(String, String)>> {
-        let rows = self
-            .query("SELECT session, about FROM @schema@.backends_with($1, $2)", &[&key.two_part, &key.number])
-            .await?;
-        let text = |row: &Row, column| row.get::<_, Option<String>>(column).unwrap_or_default();
-        Ok(rows.iter().map(|row| (text(row, 0), text(row, 1))).collect())
+    /// The backends that have an advisory lock.
+    async fn backends(self: &Arc<Self>, key: Key) -> Result<Vec<Backend>> {
+        let sql = "SELECT pid, session, about FROM @schema@.backends_with($1, $2)";
+        let rows = self.query(sql, &[&key.two_part, &key.number]).await?;
+        let backend = |row: &Row| Backend { pid: row.get(0), session: row.get(1), about: row.get(2) };
+        Ok(rows.iter().map(backend).collect())
     }
 
     pub(super) async fn force_release(
@@ -108,7 +131,7 @@ impl Hub {
     async fn see_it_free(self: &Arc<Self>, name: &Name, key: Key, session: &str) -> Result<()> {
         let start = self.clock.now();
         let mut ended = false;
-        while self.backends(key).await?.iter().any(|(found, _)| found == session) {
+        while self.backends(key).await?.iter().any(|backend| backend.may_be(session)) {
             let waited = self.clock.now().since(start);
             if waited > MANNERS && !ended {
                 ended = true;
@@ -132,12 +155,13 @@ impl Hub {
         let rows = self.query(sql, &[&key.two_part, &key.number, &session]).await?;
         match rows.first().and_then(|row| row.get::<_, Option<bool>>(0)) {
             Some(false) => Err(Error::config(format!(
-                "{}: this user may not end the session that holds `{name}`; run as a superuser: GRANT pg_signal_backend TO \
-                 {}",
+                "{}: this user may not end the session that holds `{name}`, which goes on; run as a superuser: GRANT \
+                 pg_signal_backend, pg_read_all_stats TO {}",
                 self.config.label,
                 super::trouble::quoted(self.config.server.get_user().unwrap_or("…"))
             ))),
-            _ => Ok(()),
+            // If it is gone by now, whoever looks next sees that.
+            Some(true) | None => Ok(()),
         }
     }
 
@@ -155,7 +179,8 @@ impl Hub {
                 "only ending its session at once works (`--now`); make sure that it does not work any more",
             ));
         }
-        for (session, _) in self.backends(key).await? {
+        for backend in self.backends(key).await? {
+            let session = backend.session();
             self.end_backend(name, key, &session).await?;
             self.see_it_free(name, key, &session).await?;
         }

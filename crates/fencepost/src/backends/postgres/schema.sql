@@ -60,10 +60,11 @@ BEGIN
         'hex'))::bit(64)::bigint;
 END $$;
 
--- The backends that have an advisory lock.
+-- The backends that have an advisory lock. The session is null where this user may not know when it began, which
+-- takes the same user or `pg_read_all_stats`.
 CREATE OR REPLACE FUNCTION @schema@.backends_with(a_two_part boolean, a_key bigint)
 RETURNS TABLE (pid integer, session text, about text) LANGUAGE sql VOLATILE AS $$
-    SELECT l.pid, format('%s %s', a.pid, extract(epoch FROM a.backend_start)),
+    SELECT l.pid, a.pid || ' ' || extract(epoch FROM a.backend_start),
            format('PostgreSQL backend %s%s', l.pid, ', application ' || nullif(a.application_name, ''))
     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'advisory' AND l.granted
@@ -249,12 +250,13 @@ BEGIN
     END IF;
 END $$;
 
--- Ends the session that has an advisory lock, if it is this one and we may.
+-- Ends the session that has an advisory lock, if it is this one: false if we may not, null if it has the lock no more.
 CREATE OR REPLACE FUNCTION @schema@.end_session(a_two_part boolean, a_key bigint, a_session text)
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN (SELECT bool_or(pg_terminate_backend(b.pid)) FROM @schema@.backends_with(a_two_part, a_key) b
-            WHERE b.session = a_session);
+    RETURN (SELECT bool_or(CASE WHEN b.session IS NULL THEN false ELSE pg_terminate_backend(b.pid) END)
+            FROM @schema@.backends_with(a_two_part, a_key) b
+            WHERE b.pid::text = split_part(a_session, ' ', 1) AND coalesce(b.session, a_session) = a_session);
 EXCEPTION WHEN insufficient_privilege THEN
     RETURN false;
 END $$;
@@ -321,7 +323,8 @@ END $$;
 --   gone      the row is somebody else's or nobody's
 -- Their advisory locks stay: `release` gives them back.
 CREATE OR REPLACE FUNCTION @schema@.renew(
-    a_pid integer, a_two_parts boolean[], a_keys bigint[], a_owners text[], a_terms bigint[], a_bound boolean[]
+    a_pid integer, a_two_parts boolean[], a_keys bigint[], a_owners text[], a_terms bigint[], a_bound boolean[],
+    a_channel text
 ) RETURNS TABLE (o_place integer, o_found text, o_reason text) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     ours text[];
@@ -336,7 +339,9 @@ BEGIN
     END IF;
     WITH done AS (
         UPDATE @schema@.locks l
-        SET ends = greatest(l.ends, clock_timestamp() + r.term * interval '1 millisecond')
+        SET ends = greatest(l.ends, clock_timestamp() + r.term * interval '1 millisecond'),
+            -- Who has attached a lock listens elsewhere than the one who detached it.
+            channel = CASE WHEN r.bound THEN l.channel ELSE a_channel END
         FROM unnest(a_two_parts, a_keys, a_owners, a_terms, a_bound) WITH ORDINALITY AS r (two_part, key, owner, term, bound, n)
         WHERE l.two_part = r.two_part AND l.key = r.key AND l.owner = r.owner AND r.term IS NOT NULL
           AND l.revoked IS NULL AND l.ends > clock_timestamp()

@@ -56,7 +56,7 @@ impl Statements {
                 "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
             ),
             prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5, $6, $7)"),
-            prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6)"),
+            prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6, $7)"),
             prepare("SELECT @schema@.detach($1, $2, $3, $4, $5)"),
             prepare("DELETE FROM @schema@.waiters WHERE two_part = $1 AND key = $2 AND channel = $3"),
         )?;
