@@ -261,7 +261,10 @@ impl Drop for Claim {
         }
         if let Some(session) = self.asked.take() {
             let (owner, ttl) = (self.owner.clone(), self.request.ttl);
-            self.hub.keeper().spawn(async move { undo(&hub, &session, key, &owner, ttl).await });
+            self.hub.keeper().spawn(async move {
+                undo(&hub, &session, key, &owner, ttl).await;
+                hub.close_again();
+            });
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The session has the advisory locks, and listens: a backend that is just awake to tell us something answers what we ask
 //! next the faster. The other connection, the desk, serves operators, whose questions may take longer than a renewal can wait.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ use crate::clock::{Clock, Moment};
 use crate::keeper::Keeper;
 use crate::{Loss, Owner, Result};
 
+/// How long making the schema may take. It happens once, and is more than a round trip.
+const MAKING: Duration = Duration::from_secs(30);
+
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) config: Config,
@@ -32,6 +35,7 @@ pub(super) struct Hub {
     session: Mutex<Option<Arc<Session>>>,
     desk: Mutex<Option<Arc<Wire>>>,
     connecting: tokio::sync::Mutex<()>,
+    closed: AtomicBool,
 }
 
 impl Hub {
@@ -49,6 +53,7 @@ impl Hub {
             session: Mutex::default(),
             desk: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
+            closed: AtomicBool::new(false),
         }))
     }
 
@@ -79,18 +84,25 @@ impl Hub {
 
     /// Makes the schema if it is missing, and says whether it was.
     pub(super) async fn make_schema(self: &Arc<Self>) -> Result<bool> {
-        let make = async |hub: Arc<Self>| {
-            let wire = Wire::open(&hub.config, &hub.keeper(), |_| {}).await?;
-            hub.config.ensure_schema(&wire.client).await
-        };
-        self.elsewhere(|hub| async move { make(hub).await }).await
+        self.elsewhere(|hub| async move {
+            let make = async {
+                let wire = Wire::open(&hub.config, &hub.keeper(), |_| {}).await?;
+                if hub.config.has_schema(&wire.client).await? {
+                    return Ok(false);
+                }
+                hub.config.make_schema(&wire.client).await.map(|()| true)
+            };
+            hub.within(MAKING.max(hub.config.timeout), make).await?
+        })
+        .await
     }
 
     pub(super) fn current(&self) -> Option<Arc<Session>> {
         lock(&self.session).clone().filter(|session| session.is_usable())
     }
 
-    /// Connects on the keeper's runtime, where the connection lives.
+    /// Connects on the keeper's runtime, where the connection lives. What is done there has limits of its own: it goes on
+    /// when the caller does not wait for it any more.
     async fn elsewhere<T: Send + 'static, F>(
         self: &Arc<Self>,
         connect: impl FnOnce(Arc<Self>) -> F,
@@ -98,7 +110,7 @@ impl Hub {
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        match self.in_time(self.keeper().carry_out(connect(self.clone()))).await? {
+        match self.keeper().carry_out(connect(self.clone())).await {
             Some(connected) => connected,
             None => Err(self.config.unavailable("the thread that connects has ended")),
         }
@@ -106,7 +118,10 @@ impl Hub {
 
     /// Waits for something, at most for the store's timeout.
     pub(super) async fn in_time<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        let limit = self.config.timeout;
+        self.within(self.config.timeout, future).await
+    }
+
+    async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T> {
         match tokio::time::timeout(limit, future).await {
             Ok(out) => Ok(out),
             Err(_) => {
@@ -116,29 +131,41 @@ impl Hub {
     }
 
     async fn connect(self: Arc<Self>) -> Result<Arc<Session>> {
-        let _turn = self.connecting.lock().await;
+        let _turn = self.in_time(self.connecting.lock()).await?;
         if let Some(session) = self.current() {
             return Ok(session);
         }
         let keeper = self.keeper();
-        let open = async {
-            let (wire, desk) =
-                tokio::try_join!(self.open_session(&keeper), Wire::open(&self.config, &keeper, |_| {}))?;
-            refuse_pools(&self.config, &wire.client, &desk.client).await?;
-            let identity = set_up(&self.config, &wire.client).await?;
-            self.config.ensure_schema(&wire.client).await?;
-            let statements = Statements::prepare(&self.config, &wire).await?;
-            let listen = format!("LISTEN {}", super::trouble::quoted(&self.channel));
-            wire.client.batch_execute(&listen).await.map_err(|error| self.config.trouble(error))?;
-            Ok((Session::new(wire, identity, statements, self.clock.now()), desk))
+        let mut opened = self.in_time(self.open(&keeper)).await??;
+        if opened.is_none() {
+            self.make_schema().await?;
+            opened = self.in_time(self.open(&keeper)).await??;
+        }
+        let Some((session, desk)) = opened else {
+            return Err(self.config.unavailable("the schema was removed while it was made"));
         };
-        let (session, desk) = self.in_time(open).await??;
         let session = Arc::new(session);
         tracing::debug!(store = %self.config.label, backend = session.pid, "connected");
         warden::start(&self, &keeper, &session);
         *lock(&self.desk) = Some(Arc::new(desk));
         *lock(&self.session) = Some(session.clone());
         Ok(session)
+    }
+
+    /// Opens both connections; none if there is no schema.
+    async fn open(self: &Arc<Self>, keeper: &Keeper) -> Result<Option<(Session, Wire)>> {
+        let (wire, desk) =
+            tokio::try_join!(self.open_session(keeper), Wire::open(&self.config, keeper, |_| {}))?;
+        refuse_pools(&self.config, &wire.client, &desk.client).await?;
+        let (identity, _) =
+            tokio::try_join!(set_up(&self.config, &wire.client), set_up(&self.config, &desk.client))?;
+        if !self.config.has_schema(&wire.client).await? {
+            return Ok(None);
+        }
+        let statements = Statements::prepare(&self.config, &wire).await?;
+        let listen = format!("LISTEN {}", super::trouble::quoted(&self.channel));
+        wire.client.batch_execute(&listen).await.map_err(|error| self.config.trouble(error))?;
+        Ok(Some((Session::new(wire, identity, statements, self.clock.now()), desk)))
     }
 
     async fn open_session(self: &Arc<Self>, keeper: &Keeper) -> Result<Wire> {
@@ -152,15 +179,18 @@ impl Hub {
     }
 
     async fn open_desk(self: Arc<Self>) -> Result<Arc<Wire>> {
-        let _turn = self.connecting.lock().await;
-        if let Some(wire) = self.open_already() {
-            return Ok(wire);
-        }
-        let wire = Wire::open(&self.config, &self.keeper(), |_| {}).await?;
-        self.config.ensure_schema(&wire.client).await?;
-        let wire = Arc::new(wire);
-        *lock(&self.desk) = Some(wire.clone());
-        Ok(wire)
+        let open = async {
+            let _turn = self.connecting.lock().await;
+            if let Some(wire) = self.open_already() {
+                return Ok(wire);
+            }
+            let wire = Wire::open(&self.config, &self.keeper(), |_| {}).await?;
+            set_up(&self.config, &wire.client).await?;
+            let wire = Arc::new(wire);
+            *lock(&self.desk) = Some(wire.clone());
+            Ok(wire)
+        };
+        self.in_time(open).await?
     }
 
     /// Takes in what the server tells us: `free TWO_PART KEY`, `revoked OWNER REASON`, `taken OWNER REASON`. All of it is a
@@ -198,6 +228,7 @@ impl Hub {
 
     /// Ends the connections, the session's when its last lock is given back.
     pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
         if let Some(session) = lock(&self.session).take() {
             session.retiring.store(true, Ordering::Release);
             if self.bonds.on(&session).is_empty() {
@@ -206,6 +237,13 @@ impl Hub {
         }
         if let Some(desk) = lock(&self.desk).take() {
             desk.close();
+        }
+    }
+
+    /// Something that went on after the end is done: nobody needs the connection that it has made any more.
+    pub(super) fn close_again(&self) {
+        if self.closed.load(Ordering::Acquire) {
+            self.close();
         }
     }
 }

@@ -19,30 +19,27 @@ impl Config {
         text.replace("@schema@", &quoted(&self.schema)).replace("@label@", &literal)
     }
 
-    /// Makes sure that the schema is there. Says whether it had to be made.
-    pub(super) async fn ensure_schema(&self, client: &Client) -> Result<bool> {
+    /// Whether the schema is there.
+    pub(super) async fn has_schema(&self, client: &Client) -> Result<bool> {
         match client.query_one(&self.sql("SELECT @schema@.version()"), &[]).await {
             Ok(row) => match row.get::<_, i32>(0) {
-                VERSION => Ok(false),
+                VERSION => Ok(true),
                 other => Err(Error::config(format!(
                     "{}: the schema {} is of layout {other}, and this program knows layout {VERSION}; use one version \
-                     of fencepost for all clients, or another `schema`",
+                     of fencepost for all clients, or make another schema with `fencepost init` and `?schema=…`",
                     self.label,
                     quoted(&self.schema)
                 ))),
             },
-            Err(error) if is_missing(&error) => {
-                self.make_schema(client).await?;
-                Ok(true)
-            }
+            Err(error) if is_missing(&error) => Ok(false),
             Err(error) => Err(self.trouble(error)),
         }
     }
 
-    async fn make_schema(&self, client: &Client) -> Result<()> {
+    pub(super) async fn make_schema(&self, client: &Client) -> Result<()> {
         // Several clients may find it missing at once; and who may not create schemas may fill one that is there.
         let script = format!(
-            "BEGIN;\n\
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\n\
              SELECT pg_advisory_xact_lock(hashtextextended('fencepost ' || {literal}, 0));\n\
              DO $$ BEGIN IF to_regnamespace({name}) IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$;\n\
              {sql}\nCOMMIT",

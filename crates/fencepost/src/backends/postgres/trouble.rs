@@ -44,6 +44,8 @@ impl Config {
         let what = refusal.message();
         let sql = if what.contains("database") {
             format!("CREATE SCHEMA {schema} AUTHORIZATION {user};")
+        } else if let Some(sequence) = self.sequence.as_ref().filter(|_| what.contains("sequence")) {
+            format!("GRANT USAGE ON SEQUENCE {sequence} TO {user};")
         } else {
             format!(
                 "GRANT USAGE ON SCHEMA {schema} TO {user}; \
