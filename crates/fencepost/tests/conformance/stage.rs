@@ -62,7 +62,8 @@ pub(crate) struct Database {
 
 impl Database {
     pub(crate) fn url(&self) -> String {
-        self.server.url_at(self.proxy.addr(), &self.name)
+        // Longer than the default, so that a busy machine does not exceed it.
+        format!("{}?timeout=10s", self.server.url_at(self.proxy.addr(), &self.name))
     }
 
     pub(crate) fn psql(&self, sql: &str) -> String {

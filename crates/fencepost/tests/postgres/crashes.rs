@@ -3,13 +3,13 @@
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::postgres::Server;
 
-use crate::stage::{LONG, bounded, take, until};
+use crate::stage::{LONG, bounded, calm, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_ends_sessions_and_keeps_what_was_durable() {
     let mut server = Server::config().fsync().start();
     let database = server.create_database();
-    let url = format!("{}?durable=yes", server.url(&database));
+    let url = format!("{}&durable=yes", calm(&server.url(&database)));
     let locks = Locks::connect(&url).await.unwrap();
     let mut last = None;
     for _ in 0..3 {
@@ -35,7 +35,7 @@ async fn a_crash_ends_sessions_and_keeps_what_was_durable() {
 async fn a_crash_may_lose_a_grant_that_was_not_durable_and_still_no_token_repeats() {
     let mut server = Server::start();
     let database = server.create_database();
-    let url = server.url(&database);
+    let url = calm(&server.url(&database));
     let mut last = None;
     for _ in 0..3 {
         let locks = Locks::connect(&url).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_crash_takes_no_number_of_a_sequence_back() {
     let mut server = Server::config().fsync().line("wal_writer_delay = 10s").start();
     let database = server.create_database();
     server.psql(&database, "CREATE SEQUENCE public.fence");
-    let url = format!("{}?sequence=public.fence", server.url(&database));
+    let url = format!("{}&sequence=public.fence", calm(&server.url(&database)));
     let mut last = None;
     for _ in 0..3 {
         let locks = Locks::connect(&url).await.unwrap();
@@ -77,8 +77,8 @@ async fn a_waiter_sits_out_a_crash() {
     let mut server = Server::start();
     let database = server.create_database();
     let (locks, rival) = (
-        Locks::connect(&server.url(&database)).await.unwrap(),
-        Locks::connect(&server.url(&database)).await.unwrap(),
+        Locks::connect(&calm(&server.url(&database))).await.unwrap(),
+        Locks::connect(&calm(&server.url(&database))).await.unwrap(),
     );
     let held = take(&locks, "a").await;
     let waiter = tokio::spawn({
@@ -99,7 +99,8 @@ async fn a_waiter_sits_out_a_crash() {
 async fn what_a_stopped_server_does_when_it_wakes_up_is_undone() {
     let server = Server::start();
     let database = server.create_database();
-    let url = format!("{}?timeout=500ms", server.url(&database));
+    Locks::init(&calm(&server.url(&database)), false).await.unwrap();
+    let url = format!("{}?timeout=2s", server.url(&database));
     let locks = Locks::connect(&url).await.unwrap();
     server.pause();
     let error = bounded("the try ends", locks.lock("a").ttl(LONG).try_acquire()).await.unwrap_err();

@@ -43,6 +43,26 @@ async fn an_acquire_dropped_before_its_answer_is_undone_over_a_new_connection() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_undoes_an_acquire_after_the_end_leaves_no_connection() {
+    let database = Database::new();
+    let proxy = Proxy::start(database.server.addr());
+    let (locks, acquire) = unanswered(&database, &proxy).await;
+    // What still has a handle keeps the store.
+    let other = locks.clone();
+    acquire.abort();
+    assert!(acquire.await.unwrap_err().is_cancelled());
+    locks.close().await;
+    proxy.pass();
+    database.is_clear().await;
+    until("no connection is left", async || {
+        let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{}'", database.name);
+        database.server.psql("postgres", &sql) == "0"
+    })
+    .await;
+    drop(other);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_whose_answer_is_lost_holds_nothing() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());

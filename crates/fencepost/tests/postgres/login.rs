@@ -5,7 +5,7 @@ use std::error::Error as _;
 use fencepost::{Error, Locks};
 use fencepost_testkit::{Certificates, postgres::Server};
 
-use crate::stage::{Database, bounded, take};
+use crate::stage::{Database, bounded, calm, take};
 
 const PASSWORD: &str = "correct-horse/battery";
 
@@ -30,7 +30,7 @@ async fn works(url: &str) {
 
 fn url_of(database: &Database, user: &str, password: &str) -> String {
     let password = password.replace('/', "%2F");
-    format!("postgres://{user}:{password}@{}/{}", database.server.addr(), database.name)
+    calm(&format!("postgres://{user}:{password}@{}/{}", database.server.addr(), database.name))
 }
 
 /// Makes a user; all tests share the server, so each has one of its own.
@@ -46,14 +46,14 @@ async fn by_address_and_by_unix_socket_with_either_scheme() {
     let (port, socket) = (database.server.addr().port(), database.server.socket().display().to_string());
     works(&database.url()).await;
     works(&database.url().replace("postgres://", "postgresql://").replace("127.0.0.1", "localhost")).await;
-    works(&format!("postgres://postgres@/{}?host={socket}&port={port}", database.name)).await;
+    works(&format!("postgres://postgres@/{}?host={socket}&port={port}&timeout=20s", database.name)).await;
 }
 
 #[tokio::test]
 async fn the_first_of_several_hosts_that_takes_writes_is_used() {
     let database = Database::new();
     let addr = database.server.addr();
-    works(&format!("postgres://postgres@127.0.0.1:1,{addr}/{}", database.name)).await;
+    works(&calm(&format!("postgres://postgres@127.0.0.1:1,{addr}/{}", database.name))).await;
 }
 
 #[tokio::test]
@@ -96,6 +96,36 @@ async fn a_missing_right_gives_the_sql_to_run() {
 }
 
 #[tokio::test]
+async fn a_missing_right_on_the_sequence_gives_the_sql_to_run() {
+    let database = Database::new();
+    let user = user(&database);
+    database.psql(&format!("CREATE SCHEMA fencepost AUTHORIZATION {user}; CREATE SEQUENCE public.fence"));
+    let url = format!("{}&sequence=public.fence", url_of(&database, &user, PASSWORD));
+    let locks = Locks::connect(&url).await.unwrap();
+    let error = locks.lock("a").try_acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    let text = error.to_string();
+    let sql = text.split_once("a superuser: ").unwrap_or_else(|| panic!("{text}")).1;
+    assert!(sql.starts_with("GRANT USAGE ON SEQUENCE"), "{sql}");
+    database.psql(sql);
+    works(&url).await;
+}
+
+#[tokio::test]
+async fn a_user_whose_default_is_to_read_only_can_do_everything() {
+    let database = Database::new();
+    let user = user(&database);
+    database.psql(&format!(
+        "GRANT CREATE ON DATABASE {} TO {user}; ALTER ROLE {user} SET default_transaction_read_only = on; \
+         ALTER ROLE {user} SET default_transaction_isolation = 'serializable'",
+        database.name
+    ));
+    let locks = Locks::connect(&url_of(&database, &user, PASSWORD)).await.unwrap();
+    let _guard = take(&locks, "a").await;
+    assert!(locks.force_release("a", "x").await.unwrap().is_some());
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_a_configuration_error() {
     let database = Database::new();
     let user = user(&database);
@@ -104,7 +134,7 @@ async fn a_wrong_password_is_a_configuration_error() {
         assert!(matches!(error, Error::Config { .. }) && !error.is_transient(), "{error:?}");
         assert!(error.to_string().contains("password") && !everything(&error).contains("horse"), "{error:?}");
     }
-    let error = Locks::connect(&format!("{}nope", database.url())).await.unwrap_err();
+    let error = Locks::connect(&database.server.url("nope")).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("does not exist"), "{error}");
 }
 
@@ -116,7 +146,8 @@ async fn a_schema_of_another_layout_is_refused() {
         .psql("CREATE OR REPLACE FUNCTION fencepost.version() RETURNS integer LANGUAGE sql AS 'SELECT 99'");
     let error = Locks::connect(&database.url()).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("layout 99"), "{error}");
-    works(&format!("{}?schema=my \"own\" 'one'", database.url())).await;
+    assert!(error.to_string().contains("`fencepost init`"), "{error}");
+    works(&format!("{}&schema=my \"own\" 'one'", database.url())).await;
 }
 
 #[tokio::test]
@@ -132,17 +163,20 @@ async fn by_tls_with_a_server_that_somebody_we_trust_has_signed() {
     let server = Server::config().tls().start();
     let database = server.create_database();
     let ca = server.certificates().ca.display().to_string();
-    works(&format!("{}?sslmode=verify-full&ca={ca}", server.url(&database))).await;
-    works(&format!("{}?sslmode=require&ca={ca}", server.url(&database).replace("127.0.0.1", "localhost")))
-        .await;
+    works(&format!("{}&sslmode=verify-full&ca={ca}", calm(&server.url(&database)))).await;
+    works(&format!(
+        "{}&sslmode=require&ca={ca}",
+        calm(&server.url(&database)).replace("127.0.0.1", "localhost")
+    ))
+    .await;
     let folder = tempfile::tempdir().unwrap();
     let strangers = Certificates::make(folder.path());
-    let url = format!("{}?sslmode=verify-full&ca={}", server.url(&database), strangers.ca.display());
+    let url = format!("{}&sslmode=verify-full&ca={}", calm(&server.url(&database)), strangers.ca.display());
     let error = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
     // A server without TLS is not talked to in the clear.
     let plain = Database::new();
-    let error = Locks::connect(&format!("{}?sslmode=require&ca={ca}", plain.url())).await.unwrap_err();
+    let error = Locks::connect(&format!("{}&sslmode=require&ca={ca}", plain.url())).await.unwrap_err();
     assert!(error.to_string().contains("TLS"), "{error}");
 }

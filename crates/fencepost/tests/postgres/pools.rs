@@ -4,9 +4,14 @@ use fencepost::postgres::lock_in_transaction;
 use fencepost::{Error, Locks};
 use fencepost_testkit::postgres::{Bouncer, Pooling};
 
-use crate::stage::{Database, take};
+use crate::stage::{Database, calm, take};
 
 fn url(bouncer: &Bouncer, database: &Database) -> String {
+    calm(&plain_url(bouncer, database))
+}
+
+/// The same for the driver itself.
+fn plain_url(bouncer: &Bouncer, database: &Database) -> String {
     database.server.url_at(bouncer.addr(), &database.name)
 }
 
@@ -31,7 +36,7 @@ async fn a_busy_transaction_pool_is_refused_too() {
     let mut others = Vec::new();
     for _ in 0..3 {
         let (client, connection) =
-            tokio_postgres::connect(&url(&bouncer, &database), tokio_postgres::NoTls).await.unwrap();
+            tokio_postgres::connect(&plain_url(&bouncer, &database), tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         client.simple_query("SELECT 1").await.unwrap();
         others.push(client);
@@ -60,7 +65,7 @@ async fn a_lock_in_a_transaction_works_through_a_transaction_pool() {
     Locks::init(&url(&bouncer, &database), false).await.unwrap();
     let locks = database.locks().await;
     let (mut client, connection) =
-        tokio_postgres::connect(&url(&bouncer, &database), tokio_postgres::NoTls).await.unwrap();
+        tokio_postgres::connect(&plain_url(&bouncer, &database), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let mut last = None;
     for _ in 0..3 {

@@ -134,7 +134,9 @@ async fn an_error_after_the_advisory_lock_was_granted_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_advisory_lock_is_given_back_though_somebody_has_locked_the_row() {
     let database = Database::new();
-    let locks = database.locks().await;
+    database.locks().await.close().await;
+    let url = format!("{}?timeout=3s", database.server.url(&database.name));
+    let locks = fencepost::Locks::connect(&url).await.unwrap();
     let other = take(&locks, "other").await;
     let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
     let mut psql = Psql::start(&database);

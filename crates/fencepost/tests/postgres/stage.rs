@@ -20,6 +20,11 @@ pub(crate) fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
+/// A URL with a timeout that a busy machine does not exceed, for all tests but those about timeouts.
+pub(crate) fn calm(url: &str) -> String {
+    format!("{url}?timeout=20s")
+}
+
 /// A new database on the server that all tests share.
 pub(crate) struct Database {
     pub(crate) server: &'static Server,
@@ -33,11 +38,11 @@ impl Database {
     }
 
     pub(crate) fn url(&self) -> String {
-        self.server.url(&self.name)
+        calm(&self.server.url(&self.name))
     }
 
     pub(crate) fn url_over(&self, proxy: &Proxy) -> String {
-        self.server.url_at(proxy.addr(), &self.name)
+        calm(&self.server.url_at(proxy.addr(), &self.name))
     }
 
     pub(crate) async fn locks(&self) -> Locks {
@@ -46,7 +51,7 @@ impl Database {
 
     /// With more parameters in the URL.
     pub(crate) async fn locks_with(&self, parameters: &str) -> Locks {
-        Locks::connect(&format!("{}?{parameters}", self.url())).await.unwrap()
+        Locks::connect(&format!("{}&{parameters}", self.url())).await.unwrap()
     }
 
     /// A client of the driver itself.

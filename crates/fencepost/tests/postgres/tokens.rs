@@ -55,6 +55,6 @@ async fn tokens_come_from_a_sequence_that_the_user_names() {
     // Never smaller than the row, whatever is done to the sequence.
     database.psql("ALTER SEQUENCE public.fence RESTART 1");
     assert_eq!(take(&locks, "a").await.token().get(), 1003);
-    let error = Locks::connect(&format!("{}?sequence=nope", database.url())).await;
+    let error = Locks::connect(&format!("{}&sequence=nope", database.url())).await;
     assert!(error.is_err() || error.unwrap().lock("a").try_acquire().await.is_err());
 }

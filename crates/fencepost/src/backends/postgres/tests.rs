@@ -17,7 +17,7 @@ use crate::{Guard, Locks, Loss, State};
 const LONG: Duration = Duration::from_secs(600);
 
 async fn hub(database: &str) -> (Arc<Hub>, Locks) {
-    let url = StoreUrl::parse(&Server::shared().url(database)).unwrap();
+    let url = StoreUrl::parse(&format!("{}?timeout=20s", Server::shared().url(database))).unwrap();
     let hub = Hub::new(Config::from_url(url).unwrap()).unwrap();
     let locks = Locks::assemble(Arc::new(Store(hub.clone())), None).unwrap();
     (hub, locks)
