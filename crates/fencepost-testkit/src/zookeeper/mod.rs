@@ -198,6 +198,15 @@ impl Server {
         assert!(self.becomes_ready(), "ZooKeeper does not start again:\n{}", self.log());
     }
 
+    /// The same, with other lines in its configuration.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart_with(&mut self, settings: &str) {
+        settings.clone_into(&mut self.settings);
+        self.restart();
+    }
+
     /// Starts it again on the same port without any data. Kills it first if it runs.
     ///
     /// # Panics

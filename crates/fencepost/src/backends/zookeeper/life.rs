@@ -55,6 +55,8 @@ pub(super) enum Phase {
 pub(super) enum End {
     /// A server said so.
     Expired,
+    /// A server took it over with a shorter timeout than locks count on.
+    Shortened,
     /// By our own clock: no server answered in time.
     Unheard,
     /// Nobody needed it any more.
@@ -62,9 +64,17 @@ pub(super) enum End {
 }
 
 impl End {
+    /// The servers have ended it, or will before its locks' ttl is over.
+    pub(super) fn by_server(self) -> bool {
+        matches!(self, Self::Expired | Self::Shortened)
+    }
+
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Expired => "the session has expired",
+            Self::Shortened => {
+                "a server has shortened the session; give all servers the same `maxSessionTimeout`, no shorter than the ttl"
+            }
             Self::Unheard => "no server answered until the session's timeout was over",
             Self::Closed => "the session was closed",
         }
@@ -226,7 +236,11 @@ async fn reconnect(life: &Life) -> Result<Arc<Connection>, End> {
         };
         let limit = life.clock.now().plus(life.config.timeout.min(life.timeout / 2));
         match dial.round(limit.min(life.deadline())).await {
-            Ok((sent, Greeting::Welcome { stream, .. })) => {
+            Ok((sent, Greeting::Welcome { session, timeout: granted, stream })) => {
+                // The servers count by what this one grants, from now on.
+                if granted < timeout || session.number != life.id.number {
+                    return Err(End::Shortened);
+                }
                 life.confirm(sent);
                 let login = life.config.login.as_deref();
                 return Ok(Arc::new(Connection::start(stream, &life.watches, login)));
