@@ -33,6 +33,9 @@ pub(super) async fn contend(sessions: &Sessions, request: &Request, wait: bool) 
             return Err(session.unavailable("our place in the line was taken away"));
         };
         if at == 0 {
+            // A connection that was silent for too long is replaced first: the lock counts from the greeting of the next.
+            let connected = session.link(session.patience()).await;
+            connected.map_err(|trouble| session.unavailable(&trouble.why))?;
             return place.granted(request, waited).map(Attempt::Granted);
         }
         let changed = wait.then(|| session.watches().wait(&place.path_of(&line[at - 1])));

@@ -3,7 +3,9 @@
 //!
 //! The deadline counts from the sending of the last request that the *leader* had a part in answering: a server that has
 //! lost its leader goes on answering reads and pings for a while, and the leader hears of none of them. So heartbeats
-//! are `sync` requests. SAFETY.md says how much may be missing all the same, which is why they are frequent.
+//! are `sync` requests. Even they do not reset the leader's timer if they come through another server, which tells the
+//! leader of its sessions some time later: in time, if the answer comes in the first half of the session's timeout. After
+//! a longer silence only the greeting of a new connection counts. SAFETY.md has the whole argument.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -106,6 +108,17 @@ impl Life {
         *confirmed = (*confirmed).max(sent);
     }
 
+    /// The same for a request that was answered just now; `false`, and nothing is confirmed, after a silence so long that
+    /// the session may be over before the leader hears of the request.
+    fn confirm_answered(&self, sent: Moment) -> bool {
+        let mut confirmed = lock(&self.confirmed);
+        let in_time = self.clock.now() <= confirmed.plus(self.timeout / 2);
+        if in_time {
+            *confirmed = (*confirmed).max(sent);
+        }
+        in_time
+    }
+
     /// From here on the servers may have ended the session.
     fn deadline(&self) -> Moment {
         lock(&self.confirmed).plus(self.timeout.saturating_sub(drift(self.timeout)))
@@ -139,8 +152,8 @@ impl Life {
                 Err(Trouble { sent: true, why: End::Expired.text().into() })
             }
             Some(Ok(reply)) => {
-                if by_leader {
-                    self.confirm(sent);
+                if by_leader && !self.confirm_answered(sent) {
+                    link.close("the session was silent for too long to count on this connection");
                 }
                 Ok(reply.body)
             }
@@ -163,7 +176,8 @@ impl Life {
         let pending = Pending { link: link.clone(), reply, sent, by_leader: true };
         let answer = self.answer(pending, sent.plus(self.beat_limit())).await?;
         match answer {
-            Ok(_) => Ok(sent),
+            Ok(_) if *lock(&self.confirmed) >= sent => Ok(sent),
+            Ok(_) => Err(Trouble { sent: true, why: link.why_ended() }),
             Err(code) => Err(Trouble { sent: true, why: format!("a heartbeat failed: {code:?}").into() }),
         }
     }

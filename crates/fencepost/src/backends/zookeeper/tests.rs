@@ -1,0 +1,63 @@
+//! What a session counts on, by a clock that leaps as it does for a process that was stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_testkit::{LIMIT, zookeeper::Server};
+
+use super::config::Config;
+use super::connection::Connection;
+use super::session::Session;
+use super::sessions::Sessions;
+use crate::clock::ManualClock;
+use crate::url::StoreUrl;
+
+const TTL: Duration = Duration::from_secs(60);
+
+async fn session(server: &Server, clock: &ManualClock) -> Arc<Session> {
+    let config = Config::from_url(StoreUrl::parse(&server.url()).unwrap()).unwrap();
+    Sessions::new(config, clock.clock()).of(TTL).await.unwrap()
+}
+
+async fn link(session: &Session) -> Arc<Connection> {
+    session.link(session.patience()).await.unwrap()
+}
+
+/// Waits until something that was sent now or later confirms the session.
+async fn confirmed(session: &Session) {
+    let now = session.clock().now();
+    let wait = async {
+        while session.confirmed() < now {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, wait).await.unwrap();
+}
+
+#[tokio::test]
+async fn after_a_long_silence_only_a_new_connection_confirms_a_session() {
+    let (server, clock) = (Server::start(), ManualClock::new());
+    let session = session(&server, &clock).await;
+    for _ in 0..3 {
+        let before = link(&session).await;
+        clock.leap(TTL * 6 / 10);
+        confirmed(&session).await;
+        assert!(
+            !Arc::ptr_eq(&before, &link(&session).await),
+            "confirmed by an answer over the old connection"
+        );
+        assert!(!session.has_ended());
+    }
+}
+
+#[tokio::test]
+async fn a_short_silence_costs_no_connection() {
+    let (server, clock) = (Server::start(), ManualClock::new());
+    let session = session(&server, &clock).await;
+    let before = link(&session).await;
+    for _ in 0..3 {
+        clock.leap(TTL * 4 / 10);
+        confirmed(&session).await;
+    }
+    assert!(Arc::ptr_eq(&before, &link(&session).await));
+}
