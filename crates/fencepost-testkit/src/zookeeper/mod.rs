@@ -2,6 +2,7 @@
 //! processes, not the power.
 
 mod client;
+mod counter;
 mod ensemble;
 
 use std::fs;
@@ -214,6 +215,18 @@ impl Server {
     pub fn restart_empty(&mut self) {
         self.kill();
         let _ = fs::remove_dir_all(self.folder.path().join("data"));
+        self.restart();
+    }
+
+    /// Starts it again with another number for the next child of a node. Only of a server that is alone.
+    ///
+    /// # Panics
+    /// If there is no such node, or the server does not start.
+    pub fn set_counter(&mut self, node: &str, counter: i32) {
+        // A server that starts takes a snapshot first.
+        self.restart();
+        self.kill();
+        counter::set(&self.folder.path().join("data"), node, counter);
         self.restart();
     }
 
