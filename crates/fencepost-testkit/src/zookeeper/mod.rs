@@ -4,6 +4,7 @@
 mod client;
 mod counter;
 mod ensemble;
+mod relay;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 
 pub use client::{Client, Mode};
 pub use ensemble::Ensemble;
+pub use relay::{Operation, Relay};
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
