@@ -152,6 +152,8 @@ impl Life {
                 Err(Trouble { sent: true, why: End::Expired.text().into() })
             }
             Some(Ok(reply)) => {
+                let by_leader =
+                    by_leader && reply.body.as_ref().map_or_else(|code| code.by_leader(), |_| true);
                 if by_leader && !self.confirm_answered(sent) {
                     link.close("the session was silent for too long to count on this connection");
                 }
