@@ -39,7 +39,7 @@ fn find(bytes: &[u8], node: &str) -> (Option<usize>, usize) {
         cursor.skip(8);
         for _ in 0..cursor.int() {
             cursor.skip(4);
-            (cursor.text(), cursor.text());
+            let _scheme_and_id = (cursor.text(), cursor.text());
         }
     }
     let mut counter = None;

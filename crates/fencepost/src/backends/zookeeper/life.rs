@@ -152,8 +152,7 @@ impl Life {
                 Err(Trouble { sent: true, why: End::Expired.text().into() })
             }
             Some(Ok(reply)) => {
-                let by_leader =
-                    by_leader && reply.body.as_ref().map_or_else(|code| code.by_leader(), |_| true);
+                let by_leader = by_leader && reply.body.as_ref().err().is_none_or(|code| code.by_leader());
                 if by_leader && !self.confirm_answered(sent) {
                     link.close("the session was silent for too long to count on this connection");
                 }
