@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Store, assert_fails};
-use fencepost_testkit::eventually;
-use fencepost_testkit::zookeeper::Server;
+use fencepost_testkit::zookeeper::{Client, Ensemble, Mode, Server};
+use fencepost_testkit::{LIMIT, eventually};
 use rustix::process::Signal;
 
 #[test]
@@ -62,6 +64,16 @@ fn a_victim_of_force_release_ends_with_70() {
 #[test]
 fn a_session_that_expires_while_the_holder_stands_still_costs_it_the_lock() {
     let server = Server::start();
+    expires_while_standing_still(&server);
+}
+
+#[test]
+fn a_session_that_expires_behind_a_follower_costs_a_holder_that_stands_still_the_lock() {
+    let ensemble = Ensemble::start(3);
+    expires_while_standing_still(ensemble.follower());
+}
+
+fn expires_while_standing_still(server: &Server) {
     let store = Store::at(server.url());
     let holder = store.hold("job", &["--ttl", "1s", "--grace", "1s"]);
     let first = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64();
@@ -71,4 +83,36 @@ fn a_session_that_expires_while_the_holder_stands_still_costs_it_the_lock() {
     assert!(next.trim().parse::<u64>().ok() > first, "{next}");
     holder.signal(Signal::CONT);
     assert_fails(&holder.end(), 70, &["`job` was lost"]);
+}
+
+#[test]
+fn a_holder_that_stood_still_for_most_of_its_session_connects_anew_before_it_counts_on_it() {
+    // A follower tells the leader of its sessions every half tick: an answer of its own proves little.
+    let ensemble = Ensemble::start_with(3, "tickTime=2000");
+    let follower = ensemble.follower();
+    let store = Store::at(follower.url());
+    let holder = store.hold("job", &["--ttl", "40s"]);
+    let before = connections(follower, "to=40000,");
+    assert_eq!(before.len(), 1, "{before:?}");
+    let token = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64();
+    // A shorter session, as silent as the holder: when it ends, more than half of the holder's time is over.
+    let mut silent = Client::connect_for(follower.addr(), Duration::from_secs(22)).unwrap();
+    silent.create("/silent", b"", Mode::Ephemeral).unwrap();
+    let mut witness = Client::connect_for(follower.addr(), LIMIT * 2).unwrap();
+    witness.watch("/silent").unwrap();
+    holder.signal(Signal::STOP);
+    assert_eq!(witness.event().unwrap(), "/silent", "the silent session has ended");
+    holder.signal(Signal::CONT);
+    eventually("the holder's session has another connection", || {
+        let now = connections(follower, "to=40000,");
+        !now.is_empty() && now.iter().all(|one| !before.contains(one))
+    });
+    assert_eq!(store.json(&["--json", "show", "job"])["holder"]["token"].as_u64(), token);
+}
+
+/// The addresses of those who are connected to a server in a session that has `word` in its description.
+fn connections(server: &Server, word: &str) -> Vec<String> {
+    let all = server.ask("cons").unwrap();
+    let found = all.lines().filter(|line| line.contains(word));
+    found.filter_map(|line| Some(line.split_once('[')?.0.trim().to_owned())).collect()
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use crate::LIMIT;
 
@@ -77,12 +78,21 @@ impl Client {
     /// # Errors
     /// If the server refuses or does not answer.
     pub fn connect(addr: SocketAddr) -> io::Result<Self> {
+        Self::connect_for(addr, Duration::from_secs(30))
+    }
+
+    /// Opens a session that lasts for so long without a request.
+    ///
+    /// # Errors
+    /// If the server refuses or does not answer.
+    pub fn connect_for(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        let timeout = i32::try_from(timeout.as_millis()).map_err(io::Error::other)?;
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LIMIT))?;
         let mut client = Self { stream, events: VecDeque::new() };
         // Version, last transaction seen, timeout, no session yet, no password, not read-only.
-        client.write(Body::default().int(0).long(0).int(30_000).long(0).bytes(&[0; 16]).byte(0))?;
+        client.write(Body::default().int(0).long(0).int(timeout).long(0).bytes(&[0; 16]).byte(0))?;
         client.read()?;
         Ok(client)
     }

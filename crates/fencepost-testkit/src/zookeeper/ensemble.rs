@@ -15,22 +15,31 @@ impl Ensemble {
     /// # Panics
     /// If they do not start; the message says why.
     pub fn start(count: usize) -> Self {
+        Self::start_with(count, "")
+    }
+
+    /// The same, with more lines in the configuration of each.
+    ///
+    /// # Panics
+    /// If they do not start; the message says why.
+    pub fn start_with(count: usize, settings: &str) -> Self {
         // A port can be taken between the look and its use.
         for _ in 0..5 {
-            if let Some(ensemble) = Self::try_start(count) {
+            if let Some(ensemble) = Self::try_start(count, settings) {
                 return ensemble;
             }
         }
         panic!("no ensemble of {count} servers starts");
     }
 
-    fn try_start(count: usize) -> Option<Self> {
+    fn try_start(count: usize, settings: &str) -> Option<Self> {
         let peers: String = (1..=count)
             .map(|id| format!("server.{id}=127.0.0.1:{}:{}\n", port::free(), port::free()))
             .collect();
+        let settings = format!("{settings}\n{peers}");
         let mut servers: Vec<_> = (1..=count)
             .map(|id| {
-                let mut server = Server::prepare(port::free(), peers.clone());
+                let mut server = Server::prepare(port::free(), settings.clone());
                 let data = server.folder.path().join("data");
                 std::fs::create_dir_all(&data).expect("the folder is writable");
                 std::fs::write(data.join("myid"), id.to_string()).expect("the folder is writable");
@@ -57,6 +66,11 @@ impl Ensemble {
             leader.is_some()
         });
         leader.expect("there is one")
+    }
+
+    /// A server that does not lead.
+    pub fn follower(&self) -> &Server {
+        &self.servers[(self.leader() + 1) % self.servers.len()]
     }
 
     /// One of its servers, counted from 0.

@@ -2,7 +2,9 @@
 //! processes, not the power.
 
 mod client;
+mod counter;
 mod ensemble;
+mod relay;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,6 +17,7 @@ use tempfile::TempDir;
 
 pub use client::{Client, Mode};
 pub use ensemble::Ensemble;
+pub use relay::{Operation, Relay};
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
@@ -198,6 +201,15 @@ impl Server {
         assert!(self.becomes_ready(), "ZooKeeper does not start again:\n{}", self.log());
     }
 
+    /// The same, with other lines in its configuration.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart_with(&mut self, settings: &str) {
+        settings.clone_into(&mut self.settings);
+        self.restart();
+    }
+
     /// Starts it again on the same port without any data. Kills it first if it runs.
     ///
     /// # Panics
@@ -205,6 +217,18 @@ impl Server {
     pub fn restart_empty(&mut self) {
         self.kill();
         let _ = fs::remove_dir_all(self.folder.path().join("data"));
+        self.restart();
+    }
+
+    /// Starts it again with another number for the next child of a node. Only of a server that is alone.
+    ///
+    /// # Panics
+    /// If there is no such node, or the server does not start.
+    pub fn set_counter(&mut self, node: &str, counter: i32) {
+        // A server that starts takes a snapshot first.
+        self.restart();
+        self.kill();
+        counter::set(&self.folder.path().join("data"), node, counter);
         self.restart();
     }
 

@@ -1,9 +1,9 @@
 //! Where locks are, and what becomes of the folders.
 
-use fencepost::Locks;
-use fencepost_testkit::zookeeper::Mode;
+use fencepost::{Error, Locks};
+use fencepost_testkit::zookeeper::{Mode, Server};
 
-use crate::stage::{Part, take, use_once};
+use crate::stage::{LONG, Part, contenders, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chroot_and_prefix_make_one_path() {
@@ -66,4 +66,33 @@ async fn a_node_of_curators_make_excludes_us() {
     let guard = crate::stage::bounded("it gets the lock", waiter).await.unwrap().unwrap();
     assert!(Some(guard.token()) > holder.token);
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_whose_counter_is_near_its_end_grants_nothing_more() {
+    const LAST: i32 = i32::MAX - (1 << 20) - 1;
+    let mut server = Server::start();
+    for folder in ["/fencepost", "/fencepost/a"] {
+        server.client().create(folder, b"", Mode::Persistent).unwrap();
+    }
+    for (counter, granted) in [(LAST, 1), (i32::MAX - 2, 0), (i32::MAX, 0)] {
+        server.set_counter("/fencepost/a", counter);
+        let mut guards = Vec::new();
+        for _ in 0..6 {
+            let locks = Locks::connect(&server.url()).await.unwrap();
+            match locks.lock("a").ttl(LONG).try_acquire().await {
+                Ok(guard) => guards.extend(guard),
+                Err(Error::Config { message }) => assert!(message.contains("`/fencepost/a`"), "{message}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(guards.len(), granted, "at {counter}");
+        for guard in guards {
+            guard.release().await.unwrap();
+        }
+        until("nothing is left", async || contenders(&server, "").is_empty()).await;
+    }
+    // As the message says.
+    assert!(server.client().delete("/fencepost/a").unwrap());
+    use_once(&Locks::connect(&server.url()).await.unwrap()).await;
 }

@@ -1,7 +1,7 @@
 //! What operators see and do.
 
-use fencepost::{Error, Loss};
-use fencepost_testkit::zookeeper::Mode;
+use fencepost::{Error, Locks, Loss};
+use fencepost_testkit::zookeeper::{Mode, Operation, Relay};
 
 use crate::stage::{Part, bounded, patient, start_waiting, take, until, use_once};
 
@@ -70,4 +70,25 @@ async fn a_holder_that_does_not_react_loses_a_lock_that_was_asked_back_when_its_
     let next = bounded("the lease ends", take(&operator)).await;
     assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "drained".to_owned() });
     next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_force_release_whose_answer_was_lost_is_not_called_undone() {
+    let part = Part::new();
+    let locks = part.locks().await;
+    let relay = Relay::start(part.server.addr());
+    let operator = Locks::connect(&format!("zookeeper://{}{}", relay.addr(), part.chroot)).await.unwrap();
+    for now in [false, true] {
+        let victim = take(&locks).await;
+        relay.lose_answer(if now { Operation::Delete } else { Operation::Write });
+        let outcome = match now {
+            true => operator.force_release_now("a", "drained").await,
+            false => operator.force_release("a", "drained").await,
+        };
+        // It was made, and whoever repeats it hits the next holder.
+        assert!(matches!(outcome, Err(Error::Uncertain { .. })), "{outcome:?}");
+        bounded("the victim is told", victim.lost()).await;
+        drop(victim);
+        part.is_clear().await;
+    }
 }

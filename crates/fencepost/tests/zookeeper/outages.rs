@@ -105,3 +105,23 @@ async fn a_wait_ends_at_its_deadline_though_the_server_stands_still() {
     bounded("the other is served", waiter).await.unwrap().unwrap().release().await.unwrap();
     until("nothing is left", async || contenders(&server, "").is_empty()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_locks_with_long_names_survive_a_reset_connection() {
+    let part = Part::new();
+    let locks = part.behind_link().await;
+    let mut guards = Vec::new();
+    for number in 0..1000 {
+        // Each byte is three in the path: what is watched has more than a megabyte of names.
+        let name = format!("{number}{}", "%".repeat(450));
+        let guard = locks.lock(name).ttl(LONG).renew(false).acquire().await.unwrap();
+        // With this answer its node is watched.
+        guard.extend().await.unwrap();
+        guards.push(guard);
+    }
+    part.link.reset();
+    until("requests are answered again", async || guards[0].extend().await.is_ok()).await;
+    for guard in guards {
+        guard.extend().await.unwrap();
+    }
+}

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost::{Error, Locks};
+use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::zookeeper::Server;
 
-use crate::stage::{LONG, Part, ms, take, until};
+use crate::stage::{LONG, Part, bounded, contenders, ms, patient, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ttl_that_the_server_does_not_grant_is_refused_with_the_one_it_does() {
@@ -43,6 +43,19 @@ async fn a_lease_is_not_extended_beyond_its_session() {
     guard.extend_to(Duration::from_secs(1)).await.unwrap();
     assert!(guard.valid_until_boottime() >= end);
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_does_not_outlive_a_session_that_another_server_shortens() {
+    let mut server = Server::start();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    // Heartbeats are frequent enough to keep the shorter session, so that nothing but its length can end the guard.
+    server.restart_with("maxSessionTimeout=30000");
+    assert_eq!(bounded("it is lost", guard.lost()).await, Loss::SessionEnded);
+    assert_eq!(contenders(&server, "").len(), 1, "the server has not ended the session yet");
+    let error = locks.lock("a").ttl(LONG).acquire().await.unwrap_err();
+    assert!(error.to_string().contains("maxSessionTimeout"), "{error}");
 }
 
 /// How many sessions a server has.

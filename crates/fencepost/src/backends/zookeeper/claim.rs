@@ -28,11 +28,17 @@ pub(super) async fn contend(sessions: &Sessions, request: &Request, wait: bool) 
     let mut waited = false;
     loop {
         let line = layout::line(&children);
+        if layout::is_used_up(&line) {
+            return Err(place.used_up());
+        }
         let Some(at) = line.iter().position(|contender| contender.owner() == Some(request.owner)) else {
             place.armed = false;
             return Err(session.unavailable("our place in the line was taken away"));
         };
         if at == 0 {
+            // A connection that was silent for too long is replaced first: the lock counts from the greeting of the next.
+            let connected = session.link(session.patience()).await;
+            connected.map_err(|trouble| session.unavailable(&trouble.why))?;
             return place.granted(request, waited).map(Attempt::Granted);
         }
         let changed = wait.then(|| session.watches().wait(&place.path_of(&line[at - 1])));
@@ -128,6 +134,17 @@ impl Place {
             }
             _ => self.session.unavailable(&trouble.why),
         }
+    }
+
+    /// Why nobody can stand in this line.
+    fn used_up(&self) -> Error {
+        Error::config(format!(
+            "the node `{}` of {} has had nearly 2^31 children, which is as far as ZooKeeper counts; let all who use lock `{}` \
+             release it, delete the node, and acquire the lock again",
+            self.parent,
+            self.session.config().label,
+            self.name
+        ))
     }
 
     fn path_of(&self, contender: &Contender) -> String {

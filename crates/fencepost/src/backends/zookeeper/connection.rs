@@ -20,6 +20,10 @@ use crate::backend::lock;
 /// More unanswered requests than this mean that the server is stuck; further ones fail at once.
 const MAX_UNANSWERED: usize = 1 << 18;
 
+/// Bytes of paths in one request that sets watches. Servers refuse requests of a megabyte (`jute.maxbuffer`) by ending the
+/// connection.
+const MAX_WATCHES: usize = 128 << 10;
+
 #[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
@@ -54,9 +58,11 @@ impl Connection {
             protocol::encode_login(&mut inner.outgoing, login);
         }
         let paths = watches.all();
-        // A request has its limits; a thousand watches fit into one by far.
-        for paths in paths.chunks(1000) {
-            protocol::encode_watches(&mut inner.outgoing, watches.last_zxid(), paths);
+        let mut rest = &paths[..];
+        while !rest.is_empty() {
+            let (some, more) = rest.split_at(fitting(rest));
+            protocol::encode_watches(&mut inner.outgoing, watches.last_zxid(), some);
+            rest = more;
         }
         let shared = Arc::new(Shared {
             inner: Mutex::new(inner),
@@ -113,6 +119,16 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.close("the connection was closed");
     }
+}
+
+/// How many of these paths go into one request: at least one.
+fn fitting(paths: &[String]) -> usize {
+    let mut bytes = 0;
+    let fit = paths.iter().take_while(|path| {
+        bytes += path.len() + size_of::<i32>();
+        bytes <= MAX_WATCHES
+    });
+    fit.count().max(1)
 }
 
 fn end(shared: &Shared, why: &str) {

@@ -159,7 +159,7 @@ impl Node {
 
     /// Why the lock is lost, if a server has said that the session ended.
     fn session_end(&self) -> Option<Loss> {
-        (self.session.end() == Some(End::Expired)).then_some(Loss::SessionEnded)
+        self.session.end().is_some_and(End::by_server).then_some(Loss::SessionEnded)
     }
 
     /// The server says that the node changed, or is gone.
@@ -236,7 +236,7 @@ async fn tend(node: Arc<Node>) {
             () = node.turn.notified() => {}
             () = node.session.clock().sleep_until(until) => {}
             end = node.session.ended() => {
-                if end == End::Expired {
+                if end.by_server() {
                     node.signal.raise(Loss::SessionEnded);
                 }
                 return;

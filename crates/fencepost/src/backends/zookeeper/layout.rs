@@ -16,6 +16,10 @@ pub(super) fn base(chroot: &str, prefix: &str) -> String {
     out
 }
 
+/// From this number on a folder serves nobody. The server's counter does not wrap: it stays at 2^31 - 1, with a stray
+/// -2^31 in between, and who came first cannot be told any more. This many nodes before, nobody is hurt yet.
+const LAST: i32 = i32::MAX - (1 << 20);
+
 /// The node whose children contend for a name.
 pub(super) fn parent(base: &str, name: &Name) -> String {
     // Neither a single dot nor two are a node's name.
@@ -48,7 +52,7 @@ impl Contender {
     pub(super) fn parse(node: &str) -> Option<Self> {
         let (at, mark) = MARKS.iter().filter_map(|mark| Some((node.rfind(mark)?, mark))).max()?;
         let digits = &node[at + mark.len()..];
-        // Ten characters at least; the eleventh can only be the sign of a counter that has wrapped.
+        // Ten characters at least; the eleventh can only be the sign of a counter that is at its end.
         let bare = digits.strip_prefix('-').unwrap_or(digits);
         if digits.len() < 10 || bare.len() > 10 || !bare.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
@@ -66,11 +70,14 @@ impl Contender {
 /// The contenders among the children of a name, first come first.
 pub(super) fn line(children: &[String]) -> Vec<Contender> {
     let mut line: Vec<_> = children.iter().filter_map(|child| Contender::parse(child)).collect();
-    // The server's counter is a number of 32 bits that wraps: what counts is how far one is ahead of another.
-    if let Some(some) = line.first().map(|contender| contender.sequence) {
-        line.sort_by_key(|contender| contender.sequence.wrapping_sub(some));
-    }
+    // A number below zero comes from a counter at its end, so behind all others.
+    line.sort_by_key(|contender| (contender.sequence < 0, contender.sequence));
     line
+}
+
+/// Whether the folder's counter is near its end: then the order of a line is not to be trusted.
+pub(super) fn is_used_up(line: &[Contender]) -> bool {
+    line.iter().any(|contender| contender.sequence < 0 || contender.sequence >= LAST)
 }
 
 #[cfg(test)]
@@ -97,17 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn the_order_survives_the_wrap_of_the_counter() {
-        let children = ["a-lock--2147483647", "b-lock-2147483647", "c-lock--2147483648", "d-lock-2147483646"];
-        let order = |children: [&str; 4]| -> String {
-            line(&children.map(str::to_owned)).iter().map(|contender| &contender.node[..1]).collect()
+    fn a_folder_whose_counter_is_near_its_end_is_used_up() {
+        let used_up = |number: i32| {
+            is_used_up(&line(&["x-lock-0000000001".to_owned(), format!("y-lock-{number:010}")]))
         };
-        assert_eq!(order(children), "dbca");
-        // As the server writes small numbers below zero.
-        assert_eq!(
-            order(["a-lock-0000000000", "b-lock--999999999", "c-lock--1000000000", "d-lock--000000001"]),
-            "cbda"
-        );
+        for number in [i32::MAX, i32::MIN, -1, i32::MAX - (1 << 20)] {
+            assert!(used_up(number), "{number}");
+        }
+        for number in [0, 2, i32::MAX - (1 << 20) - 1] {
+            assert!(!used_up(number), "{number}");
+        }
     }
 
     #[test]
@@ -136,8 +142,8 @@ mod tests {
         }
 
         #[test]
-        fn the_order_is_that_of_creation_wherever_the_counter_stands(
-            first in any::<i32>(),
+        fn the_order_is_that_of_creation(
+            first in 0..LAST - 20_000,
             steps in proptest::collection::vec(1i32..1000, 1..20),
             turn in 0usize..20,
         ) {
@@ -145,12 +151,14 @@ mod tests {
             let mut nodes = Vec::new();
             for step in steps {
                 nodes.push(format!("x-lock-{sequence:010}"));
-                sequence = sequence.wrapping_add(step);
+                sequence += step;
             }
             let created = nodes.clone();
             let middle = turn % nodes.len();
             nodes.rotate_left(middle);
-            let line: Vec<_> = line(&nodes).into_iter().map(|contender| contender.node).collect();
+            let line = line(&nodes);
+            prop_assert!(!is_used_up(&line));
+            let line: Vec<_> = line.into_iter().map(|contender| contender.node).collect();
             prop_assert_eq!(line, created);
         }
     }

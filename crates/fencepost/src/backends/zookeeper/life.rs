@@ -3,7 +3,9 @@
 //!
 //! The deadline counts from the sending of the last request that the *leader* had a part in answering: a server that has
 //! lost its leader goes on answering reads and pings for a while, and the leader hears of none of them. So heartbeats
-//! are `sync` requests. SAFETY.md says how much may be missing all the same, which is why they are frequent.
+//! are `sync` requests. Even they do not reset the leader's timer if they come through another server, which tells the
+//! leader of its sessions some time later: in time, if the answer comes in the first half of the session's timeout. After
+//! a longer silence only the greeting of a new connection counts. SAFETY.md has the whole argument.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -55,6 +57,8 @@ pub(super) enum Phase {
 pub(super) enum End {
     /// A server said so.
     Expired,
+    /// A server took it over with a shorter timeout than locks count on.
+    Shortened,
     /// By our own clock: no server answered in time.
     Unheard,
     /// Nobody needed it any more.
@@ -62,9 +66,17 @@ pub(super) enum End {
 }
 
 impl End {
+    /// The servers have ended it, or will before its locks' ttl is over.
+    pub(super) fn by_server(self) -> bool {
+        matches!(self, Self::Expired | Self::Shortened)
+    }
+
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Expired => "the session has expired",
+            Self::Shortened => {
+                "a server has shortened the session; give all servers the same `maxSessionTimeout`, no shorter than the ttl"
+            }
             Self::Unheard => "no server answered until the session's timeout was over",
             Self::Closed => "the session was closed",
         }
@@ -94,6 +106,17 @@ impl Life {
     fn confirm(&self, sent: Moment) {
         let mut confirmed = lock(&self.confirmed);
         *confirmed = (*confirmed).max(sent);
+    }
+
+    /// The same for a request that was answered just now; `false`, and nothing is confirmed, after a silence so long that
+    /// the session may be over before the leader hears of the request.
+    fn confirm_answered(&self, sent: Moment) -> bool {
+        let mut confirmed = lock(&self.confirmed);
+        let in_time = self.clock.now() <= confirmed.plus(self.timeout / 2);
+        if in_time {
+            *confirmed = (*confirmed).max(sent);
+        }
+        in_time
     }
 
     /// From here on the servers may have ended the session.
@@ -129,8 +152,9 @@ impl Life {
                 Err(Trouble { sent: true, why: End::Expired.text().into() })
             }
             Some(Ok(reply)) => {
-                if by_leader {
-                    self.confirm(sent);
+                let by_leader = by_leader && reply.body.as_ref().err().is_none_or(|code| code.by_leader());
+                if by_leader && !self.confirm_answered(sent) {
+                    link.close("the session was silent for too long to count on this connection");
                 }
                 Ok(reply.body)
             }
@@ -153,7 +177,8 @@ impl Life {
         let pending = Pending { link: link.clone(), reply, sent, by_leader: true };
         let answer = self.answer(pending, sent.plus(self.beat_limit())).await?;
         match answer {
-            Ok(_) => Ok(sent),
+            Ok(_) if *lock(&self.confirmed) >= sent => Ok(sent),
+            Ok(_) => Err(Trouble { sent: true, why: link.why_ended() }),
             Err(code) => Err(Trouble { sent: true, why: format!("a heartbeat failed: {code:?}").into() }),
         }
     }
@@ -226,7 +251,11 @@ async fn reconnect(life: &Life) -> Result<Arc<Connection>, End> {
         };
         let limit = life.clock.now().plus(life.config.timeout.min(life.timeout / 2));
         match dial.round(limit.min(life.deadline())).await {
-            Ok((sent, Greeting::Welcome { stream, .. })) => {
+            Ok((sent, Greeting::Welcome { session, timeout: granted, stream })) => {
+                // The servers count by what this one grants, from now on.
+                if granted < timeout || session.number != life.id.number {
+                    return Err(End::Shortened);
+                }
                 life.confirm(sent);
                 let login = life.config.login.as_deref();
                 return Ok(Arc::new(Connection::start(stream, &life.watches, login)));

@@ -17,6 +17,8 @@ mod protocol;
 mod record;
 mod session;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod watches;
 
 use std::sync::Arc;

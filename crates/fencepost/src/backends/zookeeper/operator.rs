@@ -1,7 +1,7 @@
 //! Looking at locks, and taking them back.
 
 use super::layout::{self, Contender};
-use super::life::Pending;
+use super::life::{Pending, Trouble};
 use super::protocol::{self, Code, Request, Stat};
 use super::record;
 use super::session::Session;
@@ -90,7 +90,7 @@ pub(super) async fn force_release(
             false => Request::Write { path: &path, data: &marked, version: stat.version },
         };
         let answer = session.call(&request, session.patience()).await;
-        match answer.map_err(|trouble| session.unavailable(&trouble.why))? {
+        match answer.map_err(|trouble| unanswered(session, name, &trouble))? {
             Ok(_) => {
                 return Ok(Some(Revoked::new(holder, next_token(session, &stat)?, now)));
             }
@@ -99,6 +99,15 @@ pub(super) async fn force_release(
         }
     }
     Err(session.unavailable(&format!("lock `{name}` changed hands all the time; try again")))
+}
+
+/// Why a force-release has no answer. If it may have been made, to repeat it could hit the next holder.
+fn unanswered(session: &Session, name: &Name, trouble: &Trouble) -> Error {
+    if !trouble.sent {
+        return session.unavailable(&trouble.why);
+    }
+    let source = format!("{}; look who holds it before you force a release again", trouble.why);
+    Error::Uncertain { name: name.clone(), source: source.into() }
 }
 
 /// A token that retires the victim's and nobody else's: whoever is next in line may have entered it right behind the

@@ -206,6 +206,13 @@ impl From<i32> for Code {
     }
 }
 
+impl Code {
+    /// Whether the leader found it. A server may refuse a request without asking the leader, too: if it has too many, say.
+    pub(super) fn by_leader(self) -> bool {
+        matches!(self, Self::NoNode | Self::NodeExists | Self::BadVersion)
+    }
+}
+
 /// A message from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Message {
