@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use prost::Message;
 
+use super::beat::Stamp;
 use super::config::Config;
 use super::grpc::Trouble;
 use super::link::{Endpoint, Link, Watch};
@@ -64,6 +65,18 @@ pub(super) struct Answer<T> {
     pub(super) sent: Moment,
     /// An earlier request for the same went unanswered, and may yet be carried out.
     pub(super) unknown: bool,
+}
+
+impl Answer<TxnResponse> {
+    pub(super) fn stamp(&self) -> Stamp {
+        Stamp::new(self.sent, self.value.header.as_ref())
+    }
+}
+
+impl Answer<LeaseResponse> {
+    pub(super) fn stamp(&self) -> Stamp {
+        Stamp::new(self.sent, self.value.header.as_ref())
+    }
 }
 
 /// What to do about trouble.
@@ -251,22 +264,21 @@ impl Client {
     /// Makes a lease with an id of our choice.
     pub(super) async fn grant(&self, id: i64, seconds: u64) -> Result<Answer<LeaseGrantResponse>, Fault> {
         let ttl = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let began = self.clock.now();
         let granted =
             self.call("Lease/LeaseGrant", &LeaseGrantRequest { ttl, id }, self.config.timeout).await;
         match granted {
-            // A repeated request finds what the first one made; its end is counted from a keep-alive.
+            // A repeated request finds what one before it made, and that was sent after we began.
             Err(Fault::Error(Error::Backend { source, .. }))
                 if source.to_string().contains("already exists") =>
             {
-                let alive = self.keep_alive(id, self.config.timeout).await?;
-                let value = LeaseGrantResponse { id, ttl: alive.value.ttl };
-                Ok(Answer { value, sent: alive.sent, unknown: false })
+                Ok(Answer { value: LeaseGrantResponse { id, ttl }, sent: began, unknown: false })
             }
             granted => granted,
         }
     }
 
-    /// Lets a lease live for all of its time again.
+    /// Asks for a lease to live for all of its time again. Whether the answer counts is another matter.
     pub(super) async fn keep_alive(
         &self,
         id: i64,

@@ -134,14 +134,18 @@ impl Held {
             lock(&self.state).unsure = true;
             let answer = client.txn(vec![self.ours(), written], vec![Request::Put(put)], vec![]).await?;
             if answer.value.succeeded {
-                let sent = uses.lease.sent();
-                let mut state = lock(&self.state);
-                // An older one compares a revision that is no more.
-                state.unsure = false;
-                if let Some(stake) = &mut state.stake {
-                    stake.uses = uses;
+                let lease = uses.lease.clone();
+                {
+                    let mut state = lock(&self.state);
+                    // An older one compares a revision that is no more.
+                    state.unsure = false;
+                    if let Some(stake) = &mut state.stake {
+                        stake.uses = uses;
+                    }
                 }
-                return Ok(Renewal::Renewed { sent, term: None });
+                // Where no keep-alive counts the lease is as old as it was, and so is the validity that we return.
+                let _ = self.session.leases.confirm(&lease, answer.stamp()).await;
+                return Ok(Renewal::Renewed { sent: lease.sent(), term: None });
             }
         }
         Err(Fault::Error(client.unavailable(format!("lock `{}` changed all the time", self.name))))
