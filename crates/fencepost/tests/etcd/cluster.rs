@@ -1,8 +1,11 @@
 //! Members and leaders that die, stand still and come back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost::{Error, State};
+use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
 use crate::stage::{LONG, bounded, connect, ms, patient, take, until, waiter};
@@ -48,6 +51,33 @@ async fn a_waiter_outlives_the_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_an_error_while_leaders_hand_over() {
+    let cluster = Cluster::start(3);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut workers = Vec::new();
+    for member in cluster.iter() {
+        // Time for several tries: what is forwarded to a leader that hands over may get lost in silence.
+        let url = format!("{}?timeout=6s", cluster.url_at(&member.addr().to_string()));
+        let locks = connect(&url).await;
+        for number in 0..4 {
+            let (lock, stop) = (patient(&locks, &format!("{}/{number}", member.addr())), stop.clone());
+            workers.push(tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    lock.acquire().await.unwrap().release().await.unwrap();
+                }
+            }));
+        }
+    }
+    for _ in 0..8 {
+        cluster.move_leader();
+    }
+    stop.store(true, Ordering::SeqCst);
+    for worker in workers {
+        bounded("the workers end", worker).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_outlives_the_restart_of_a_single_member() {
     let mut cluster = Cluster::start(1);
     let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
@@ -76,6 +106,39 @@ async fn a_member_that_stands_still_is_left_for_another() {
     cluster[quiet].resume();
     extended.unwrap();
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_connections_hang_is_left_once_however_many_wait_for_it() {
+    let cluster = Cluster::config().password("hush").start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    let locks = connect(&cluster.url_at(&format!("{},{}", proxy.addr(), cluster[0].addr()))).await;
+    // With a lease, so that each of them has but one request.
+    take(&locks, "a").await.release().await.unwrap();
+    proxy.cut();
+    // New connections are made and nobody answers the login.
+    proxy.stall();
+    let names = ["a", "b", "c", "d"].map(|name| locks.lock(name).ttl(LONG));
+    let [a, b, c, d] = &names;
+    let all = async { tokio::join!(a.try_acquire(), b.try_acquire(), c.try_acquire(), d.try_acquire()) };
+    let (a, b, c, d) = bounded("the tries end", all).await;
+    for guard in [a, b, c, d] {
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_died_in_silence_is_replaced_within_one_request() {
+    let cluster = Cluster::start(1);
+    let far = Proxy::start(cluster[0].addr());
+    let near = Proxy::start(far.addr());
+    let locks = connect(&cluster.url_at(&near.addr().to_string())).await;
+    take(&locks, "a").await.release().await.unwrap();
+    // What was connected hangs, and what connects passes.
+    near.redirect(cluster[0].addr());
+    far.stall();
+    let guard = bounded("the try ends", locks.lock("a").ttl(LONG).try_acquire()).await;
+    guard.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +171,7 @@ async fn a_cluster_whose_revision_went_back_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compaction_stops_neither_a_waiter_nor_the_watch_of_a_holder() {
     let cluster = Cluster::start(1);
-    let proxy = fencepost_testkit::Proxy::start(cluster[0].addr());
+    let proxy = Proxy::start(cluster[0].addr());
     let far = connect(&cluster.url_at(&proxy.addr().to_string())).await;
     let near = connect(&cluster.url()).await;
     let held = patient(&far, "a").renew(false).acquire().await.unwrap();

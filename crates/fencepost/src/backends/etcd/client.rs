@@ -32,7 +32,8 @@ pub(super) struct Client {
     endpoints: Vec<Endpoint>,
     /// Which of them is asked next.
     turn: AtomicUsize,
-    link: Mutex<Option<Arc<Link>>>,
+    /// With the turn in which it was made.
+    link: Mutex<Option<(usize, Arc<Link>)>>,
     /// One connects at a time.
     opening: tokio::sync::Mutex<()>,
     /// The latest revision that a transaction was answered with.
@@ -79,6 +80,12 @@ impl Answer<LeaseResponse> {
     }
 }
 
+/// Whom a request went to, or would have gone to.
+struct Tried {
+    turn: usize,
+    link: Option<Arc<Link>>,
+}
+
 /// What to do about trouble.
 enum Cure {
     /// Ask again: somewhere else, or after a new login. What was asked for may have been done, or be done later.
@@ -107,49 +114,59 @@ impl Client {
         Error::Unavailable { store: self.config.label.clone(), source: source.into() }
     }
 
-    /// The connection, made first if there is none.
-    pub(super) async fn link(&self) -> Result<Arc<Link>, Trouble> {
-        if let Some(link) = self.open_link() {
+    /// Whom a request that is sent now goes to.
+    fn whom(&self) -> usize {
+        match &*lock(&self.link) {
+            Some((turn, link)) if !link.is_over() => *turn,
+            _ => self.turn.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The connection, made first if there is none. Notes what was tried for that.
+    async fn link(&self, tried: &mut Tried) -> Result<Arc<Link>, Trouble> {
+        if let Some(link) = self.open_link(tried) {
             return Ok(link);
         }
         let _one = self.opening.lock().await;
-        if let Some(link) = self.open_link() {
+        if let Some(link) = self.open_link(tried) {
             return Ok(link);
         }
-        let endpoint = &self.endpoints[self.turn.load(Ordering::Relaxed) % self.endpoints.len()];
+        *tried = Tried { turn: self.turn.load(Ordering::Relaxed), link: None };
+        let endpoint = &self.endpoints[tried.turn % self.endpoints.len()];
         let link = Arc::new(Link::open(endpoint, self.config.login.as_ref()).await?);
-        *lock(&self.link) = Some(link.clone());
+        tried.link = Some(link.clone());
+        *lock(&self.link) = Some((tried.turn, link.clone()));
         Ok(link)
     }
 
-    fn open_link(&self) -> Option<Arc<Link>> {
-        lock(&self.link).clone().filter(|link| !link.is_over())
+    fn open_link(&self, tried: &mut Tried) -> Option<Arc<Link>> {
+        let (turn, link) = lock(&self.link).clone().filter(|(_, link)| !link.is_over())?;
+        *tried = Tried { turn, link: Some(link.clone()) };
+        Some(link)
     }
 
     /// Leaves a member that did not serve us; the next connection is to the next one. Of many requests that fail with one
-    /// connection only the first does this, or they would break the next one, too.
-    fn leave(&self, failed: Option<&Arc<Link>>) {
+    /// member only the first does this, or they would leave the next one, too.
+    fn leave(&self, tried: &Tried) {
         let mut current = lock(&self.link);
-        let is_current = match (&*current, failed) {
-            (Some(current), Some(failed)) => Arc::ptr_eq(current, failed),
-            (current, None) => current.as_ref().is_none_or(|link| link.is_over()),
-            (None, Some(_)) => false,
+        let is_current = |(_, link): &mut (usize, Arc<Link>)| {
+            tried.link.as_ref().map_or(link.is_over(), |failed| Arc::ptr_eq(link, failed))
         };
-        if is_current {
-            if let Some(link) = current.take() {
-                link.close();
-            }
-            self.turn.fetch_add(1, Ordering::Relaxed);
+        if let Some((_, link)) = current.take_if(is_current) {
+            link.close();
         }
+        let next = tried.turn.wrapping_add(1);
+        let _ = self.turn.compare_exchange(tried.turn, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     pub(super) fn close(&self) {
         lock(&self.link).take();
     }
 
-    /// How long one member has to answer: where there are others, not all of the time.
+    /// How long one member has to answer: not all of the time. Where there is no other, it is the connection that may have
+    /// died in silence.
     fn patience(&self) -> Duration {
-        if self.endpoints.len() > 1 { self.config.timeout / 2 } else { self.config.timeout }
+        self.config.timeout / 2
     }
 
     async fn call<A: Message, B: Message + Default>(
@@ -163,12 +180,14 @@ impl Client {
         loop {
             let sent = self.clock.now();
             let until = deadline.min(sent.plus(self.patience()));
-            let mut over = None;
+            let first = self.whom();
+            let mut tried = Tried { turn: first, link: None };
             let attempt = self.clock.within(Some(until), async {
-                let link = over.insert(self.link().await?);
+                let link = self.link(&mut tried).await?;
                 link.call(path, message).await
             });
             let attempt = attempt.await;
+            let timed_out = attempt.is_none();
             let (why, done) = match attempt {
                 Some(Ok(value)) => return Ok(Answer { value, sent, unknown }),
                 Some(Err(trouble)) => match self.cure(trouble) {
@@ -181,8 +200,11 @@ impl Client {
                 }
             };
             // Without a connection nothing was sent.
-            unknown |= done && over.is_some();
-            self.leave(over.as_ref());
+            unknown |= done && tried.link.is_some();
+            // A member that we came to late, because another one hung, has not had its time yet.
+            if !timed_out || tried.turn == first {
+                self.leave(&tried);
+            }
             let again = self.clock.now().plus(pause);
             if again >= deadline {
                 return Err(Fault::Error(self.unavailable(why)));
@@ -218,8 +240,9 @@ impl Client {
             8 if has("database space exceeded") => {
                 config("compact and defragment the cluster, raise its quota, and disarm the alarm")
             }
-            // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure.
-            1 | 4 | 8 | 14 => Cure::Again { why: message.into(), done: true },
+            // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure. And unknown:
+            // what etcd has no code for, such as a proposal dropped, or a keep-alive refused, while leaders change.
+            1 | 2 | 4 | 8 | 14 => Cure::Again { why: message.into(), done: true },
             _ => {
                 let (store, source) = (self.config.label.clone(), message.into());
                 Cure::Give(Fault::Error(Error::Backend { store, source }))
@@ -308,12 +331,47 @@ impl Client {
     /// Watches a key: from now on, or from a revision of the past.
     pub(super) async fn watch(&self, key: &[u8], from: i64) -> Option<Watch> {
         let deadline = self.clock.now().plus(self.patience());
-        match self.clock.within(Some(deadline), self.link()).await {
-            Some(Ok(link)) => Some(link.watch(key, from)),
-            _ => {
-                self.leave(None);
-                None
-            }
+        let first = self.whom();
+        let mut tried = Tried { turn: first, link: None };
+        let link = self.clock.within(Some(deadline), self.link(&mut tried)).await;
+        if let Some(Ok(link)) = link {
+            return Some(link.watch(key, from));
         }
+        if link.is_some() || tried.turn == first {
+            self.leave(&tried);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::StoreUrl;
+
+    fn client(url: &str) -> Client {
+        Client::new(Config::from_url(StoreUrl::parse(url).unwrap()).unwrap(), Clock::system()).unwrap()
+    }
+
+    #[test]
+    fn a_member_is_left_once_by_all_who_wait_for_it() {
+        let client = client("etcd://dead,live");
+        let tried = || Tried { turn: client.whom(), link: None };
+        let waiting = [tried(), tried(), tried()];
+        waiting.iter().for_each(|tried| client.leave(tried));
+        assert_eq!(client.whom(), 1);
+        client.leave(&tried());
+        assert_eq!(client.whom(), 2);
+    }
+
+    #[test]
+    fn what_is_said_while_leaders_change_is_asked_again_and_may_have_been_done() {
+        let client = client("etcd://a,b");
+        for message in ["raft proposal dropped", "not a primary lessor", "something new"] {
+            let cure = client.cure(Trouble::Refused { code: 2, message: message.to_owned() });
+            assert!(matches!(cure, Cure::Again { done: true, .. }), "{message}");
+        }
+        let refused = Trouble::Refused { code: 3, message: "etcdserver: key is not provided".to_owned() };
+        assert!(matches!(client.cure(refused), Cure::Give(Fault::Error(Error::Backend { .. }))));
     }
 }
