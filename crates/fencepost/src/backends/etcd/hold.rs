@@ -179,13 +179,15 @@ impl Held {
         // What follows is our own doing, and no loss.
         self.done.send_replace(true);
         let deleted = self.session.leases.delete(&self.key, self.created).await;
-        let deleted = deleted.map_err(|fault| fault.into_error(&self.session.client))?;
-        if let Some(stake) = self.end()
-            && stake.seat.is_none()
-        {
-            self.session.leases.drop_own(&stake.uses);
+        match self.end() {
+            Some(Stake { uses, seat: None, .. }) => self.session.leases.drop_own(&uses),
+            // Others may keep the lease alive, so the key has to go whether or not somebody tries again.
+            Some(Stake { uses, mine, seat: Some(seat) }) if deleted.is_err() => {
+                self.session.leave(uses, mine, self.created, seat);
+            }
+            _ => {}
         }
-        Ok(deleted)
+        deleted.map_err(|fault| fault.into_error(&self.session.client))
     }
 
     async fn hand_on(self: Arc<Self>, term: Duration) -> Result<Renewal> {
