@@ -5,6 +5,7 @@ mod member;
 
 use std::io::Write as _;
 use std::ops::{Index, IndexMut};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
@@ -215,6 +216,18 @@ impl Cluster {
         let Output { stdout, .. } = process.wait_with_output().expect("etcdctl ends");
         written.expect("etcdctl reads its input");
         String::from_utf8_lossy(&stdout).trim().to_owned()
+    }
+
+    /// Saves a snapshot, in the folder of the first member.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn snapshot(&self) -> PathBuf {
+        let path = self.members[0].folder().join("snapshot");
+        let address = self.members[0].addr().to_string();
+        let saved = self.etcdctl(&["snapshot", "save", &path.display().to_string(), "--endpoints", &address]);
+        assert!(path.is_file(), "{saved}");
+        path
     }
 
     /// All keys that start with `prefix`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost::{Error, State};
+use fencepost::{Error, Loss, State};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
@@ -166,6 +166,53 @@ async fn a_cluster_whose_revision_went_back_is_refused() {
     cluster[0].restart_empty();
     let error = bounded("the try ends", locks.lock("a").try_acquire()).await.unwrap_err();
     assert!(matches!(&error, Error::Config { message } if message.contains("--bump-revision")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_lost_when_the_cluster_is_restored_from_an_older_snapshot() {
+    for renew in [true, false] {
+        let mut cluster = Cluster::start(1);
+        let locks = connect(&cluster.url()).await;
+        take(&locks, "a").await.release().await.unwrap();
+        let snapshot = cluster.snapshot();
+        for _ in 0..50 {
+            cluster.etcdctl(&["put", "x", "y"]);
+        }
+        // By a renewal, or by what looks after the lock when its watch ends.
+        let lock = patient(&locks, "a").renew_every(ms(100)).renew(renew);
+        let held = lock.acquire().await.unwrap();
+        cluster[0].restore(&snapshot);
+        let rival = connect(&cluster.url()).await;
+        let next = take(&rival, "a").await;
+        assert!(next.token() < held.token(), "the snapshot is older");
+        assert_eq!(bounded("it is lost", held.lost()).await, Loss::Taken);
+        // And for good: also when the revisions are larger again.
+        for _ in 0..60 {
+            cluster.etcdctl(&["put", "x", "y"]);
+        }
+        let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
+        assert!(
+            matches!(&error, Error::Config { message } if message.contains("--bump-revision")),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_lost_when_its_address_leads_to_another_cluster() {
+    let (one, two) = (Cluster::start(1), Cluster::start(1));
+    let proxy = Proxy::start(one[0].addr());
+    let locks = connect(&one.url_at(&proxy.addr().to_string())).await;
+    let held = take(&locks, "a").await;
+    // Its revision is larger, so that alone does not give it away.
+    for _ in 0..10 {
+        two.etcdctl(&["put", "x", "y"]);
+    }
+    proxy.redirect(two[0].addr());
+    proxy.reset();
+    bounded("it is lost", held.lost()).await;
+    let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
+    assert!(matches!(&error, Error::Config { message } if message.contains("two clusters")), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,8 +3,8 @@
 //!
 //! All of this runs on the keeper's runtime.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use prost::Message;
@@ -14,7 +14,7 @@ use super::config::Config;
 use super::grpc::Trouble;
 use super::link::{Endpoint, Link, Watch};
 use super::proto::{
-    Compare, LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, LeaseResponse, LeaseRevokeResponse,
+    Compare, Header, LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, LeaseResponse, LeaseRevokeResponse,
     Request, TxnRequest, TxnResponse,
 };
 use crate::backend::lock;
@@ -38,6 +38,10 @@ pub(super) struct Client {
     opening: tokio::sync::Mutex<()>,
     /// The latest revision that a transaction was answered with.
     revision: AtomicI64,
+    /// Which cluster it was; zero before the first answer.
+    cluster: AtomicU64,
+    /// Why it is another one now, or has another history. Nothing that it says concerns our locks any more.
+    stranger: OnceLock<String>,
 }
 
 /// What came of a request instead of its answer.
@@ -107,6 +111,8 @@ impl Client {
             link: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             revision: AtomicI64::new(0),
+            cluster: AtomicU64::new(0),
+            stranger: OnceLock::new(),
         })
     }
 
@@ -272,16 +278,44 @@ impl Client {
         let request = TxnRequest { compare, success: ops(success), failure: ops(failure) };
         let before = self.revision.load(Ordering::Relaxed);
         let answer = self.call::<_, TxnResponse>("KV/Txn", &request, timeout).await?;
-        let revision = answer.value.revision();
-        if revision < before {
-            return Err(Fault::Error(Error::config(format!(
+        self.recognise(answer.value.header.as_ref(), before);
+        match self.stranger.get() {
+            Some(why) => Err(Fault::Error(Error::config(why))),
+            None => Ok(answer),
+        }
+    }
+
+    /// Sees whether an answer is of the cluster that we know, as it was before the request was sent.
+    fn recognise(&self, header: Option<&Header>, before: i64) {
+        let Some(header) = header else { return };
+        let (id, revision) = (header.cluster_id, header.revision);
+        let known = self.cluster.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
+        let known = known.unwrap_or_else(|known| known);
+        if known != 0 && known != id {
+            self.refuse(format!(
+                "the answers are of two clusters, {known:x} and {id:x}: either it was restored from a snapshot, and its \
+                 tokens may repeat, or the URL names members of both; name those of one, make sure that nobody relies \
+                 on old tokens, and connect anew"
+            ));
+        } else if revision < before {
+            self.refuse(format!(
                 "the cluster went back from revision {before} to {revision}: it was restored from an old snapshot, and its \
                  tokens would repeat; restore it with `--bump-revision` and `--mark-compacted`, or make sure that nobody \
                  relies on old tokens and connect anew"
-            ))));
+            ));
         }
         self.revision.fetch_max(revision, Ordering::Relaxed);
-        Ok(answer)
+    }
+
+    fn refuse(&self, why: String) {
+        if self.stranger.set(why.clone()).is_ok() {
+            tracing::warn!(store = self.config.label, why, "this is not the cluster that granted our locks");
+        }
+    }
+
+    /// Whether the cluster is not the one any more that granted our locks.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.stranger.get().is_some()
     }
 
     /// Makes a lease with an id of our choice.

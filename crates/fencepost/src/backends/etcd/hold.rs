@@ -225,6 +225,7 @@ impl Hold for Held {
         let ended = || Err(self.session.client.unavailable("the runtime that carried the renewal ended"));
         let renewal = match answer.await.unwrap_or_else(|_| ended())? {
             Found::NoLease => Renewal::Lost(Loss::SessionEnded),
+            Found::Stranger => Renewal::Lost(Loss::Taken),
             Found::Key(kv, sent) => match (self.loss(kv.as_ref()), sent) {
                 (Some(why), _) => Renewal::Lost(why),
                 (None, Some(sent)) if !lock(&self.state).unsure => {

@@ -28,6 +28,8 @@ pub(super) struct One {
 #[derive(Debug)]
 pub(super) enum Found {
     NoLease,
+    /// Another cluster than the one that granted the lock, or an older state of it.
+    Stranger,
     /// The key, if there is one; and since when its lease has all of its time, if it is the one we know and lasts for the
     /// term.
     Key(Option<KeyValue>, Option<Moment>),
@@ -71,8 +73,10 @@ pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
         }
         Err(fault) => {
             let why = fault.into_error(&session.client).to_string();
+            let stranger = session.client.is_stranger();
             for one in batch {
-                let _ = one.result.send(Err(session.client.unavailable(why.clone())));
+                let why = || session.client.unavailable(why.clone());
+                let _ = one.result.send(if stranger { Ok(Found::Stranger) } else { Err(why()) });
             }
             return;
         }
