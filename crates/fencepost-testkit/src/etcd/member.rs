@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -157,6 +158,24 @@ impl Member {
             self.is_healthy()
         });
         assert!(started, "etcd does not start again:\n{}", self.log());
+    }
+
+    /// Starts it again on the same ports as a cluster of its own that a snapshot is restored to. Kills it first if it
+    /// runs.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restore(&mut self, snapshot: &Path) {
+        self.kill();
+        let data = self.folder.path().join("data");
+        fs::remove_dir_all(&data).expect("its data");
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot);
+        command.args(["--name", &self.name, "--initial-cluster", &self.peer()]);
+        command.arg(format!("--initial-advertise-peer-urls=http://127.0.0.1:{}", self.ports[1]));
+        let output = command.arg("--data-dir").arg(&data).output().expect("etcdctl is installed");
+        assert!(output.status.success(), "{output:?}");
+        self.restart();
     }
 
     /// Starts it again on the same ports without any data. Kills it first if it runs.

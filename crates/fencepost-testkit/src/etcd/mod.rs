@@ -5,6 +5,7 @@ mod member;
 
 use std::io::Write as _;
 use std::ops::{Index, IndexMut};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
@@ -146,13 +147,29 @@ impl Cluster {
         let mut leader = None;
         eventually("the cluster has a leader", || {
             leader = self.members.iter().position(|member| {
-                let words = ["endpoint", "status", "-w", "simple", "--endpoints", &member.addr().to_string()];
-                let status = if member.is_running() { self.etcdctl(&words) } else { String::new() };
-                status.split(", ").nth(4) == Some("true")
+                member.is_running() && self.status(member).get(4).is_some_and(|leads| leads == "true")
             });
             leader.is_some()
         });
         leader.expect("waited for")
+    }
+
+    /// What a member says about itself: its address, its id, its version and more.
+    fn status(&self, member: &Member) -> Vec<String> {
+        let words = ["endpoint", "status", "-w", "simple", "--endpoints", &member.addr().to_string()];
+        self.etcdctl(&words).split(", ").map(str::to_owned).collect()
+    }
+
+    /// Has the leader hand over to the next member.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn move_leader(&self) {
+        let leader = self.leader();
+        let next = self.status(&self.members[(leader + 1) % self.members.len()]).swap_remove(1);
+        let words = ["move-leader", &next, "--endpoints", &self.members[leader].addr().to_string()];
+        let moved = self.etcdctl(&words);
+        assert!(moved.contains("transferred"), "{moved}");
     }
 
     /// `etcdctl WORDS…` on this cluster, with its certificates and without a user.
@@ -199,6 +216,18 @@ impl Cluster {
         let Output { stdout, .. } = process.wait_with_output().expect("etcdctl ends");
         written.expect("etcdctl reads its input");
         String::from_utf8_lossy(&stdout).trim().to_owned()
+    }
+
+    /// Saves a snapshot, in the folder of the first member.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn snapshot(&self) -> PathBuf {
+        let path = self.members[0].folder().join("snapshot");
+        let address = self.members[0].addr().to_string();
+        let saved = self.etcdctl(&["snapshot", "save", &path.display().to_string(), "--endpoints", &address]);
+        assert!(path.is_file(), "{saved}");
+        path
     }
 
     /// All keys that start with `prefix`.

@@ -1,8 +1,11 @@
 //! Members and leaders that die, stand still and come back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost::{Error, State};
+use fencepost::{Error, Loss, State};
+use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
 use crate::stage::{LONG, bounded, connect, ms, patient, take, until, waiter};
@@ -48,6 +51,33 @@ async fn a_waiter_outlives_the_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_an_error_while_leaders_hand_over() {
+    let cluster = Cluster::start(3);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut workers = Vec::new();
+    for member in cluster.iter() {
+        // Time for several tries: what is forwarded to a leader that hands over may get lost in silence.
+        let url = format!("{}?timeout=6s", cluster.url_at(&member.addr().to_string()));
+        let locks = connect(&url).await;
+        for number in 0..4 {
+            let (lock, stop) = (patient(&locks, &format!("{}/{number}", member.addr())), stop.clone());
+            workers.push(tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    lock.acquire().await.unwrap().release().await.unwrap();
+                }
+            }));
+        }
+    }
+    for _ in 0..8 {
+        cluster.move_leader();
+    }
+    stop.store(true, Ordering::SeqCst);
+    for worker in workers {
+        bounded("the workers end", worker).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_outlives_the_restart_of_a_single_member() {
     let mut cluster = Cluster::start(1);
     let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
@@ -79,6 +109,39 @@ async fn a_member_that_stands_still_is_left_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_connections_hang_is_left_once_however_many_wait_for_it() {
+    let cluster = Cluster::config().password("hush").start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    let locks = connect(&cluster.url_at(&format!("{},{}", proxy.addr(), cluster[0].addr()))).await;
+    // With a lease, so that each of them has but one request.
+    take(&locks, "a").await.release().await.unwrap();
+    proxy.cut();
+    // New connections are made and nobody answers the login.
+    proxy.stall();
+    let names = ["a", "b", "c", "d"].map(|name| locks.lock(name).ttl(LONG));
+    let [a, b, c, d] = &names;
+    let all = async { tokio::join!(a.try_acquire(), b.try_acquire(), c.try_acquire(), d.try_acquire()) };
+    let (a, b, c, d) = bounded("the tries end", all).await;
+    for guard in [a, b, c, d] {
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_died_in_silence_is_replaced_within_one_request() {
+    let cluster = Cluster::start(1);
+    let far = Proxy::start(cluster[0].addr());
+    let near = Proxy::start(far.addr());
+    let locks = connect(&cluster.url_at(&near.addr().to_string())).await;
+    take(&locks, "a").await.release().await.unwrap();
+    // What was connected hangs, and what connects passes.
+    near.redirect(cluster[0].addr());
+    far.stall();
+    let guard = bounded("the try ends", locks.lock("a").ttl(LONG).try_acquire()).await;
+    guard.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_the_cluster_is_out_of_reach_and_says_so() {
     let mut cluster = Cluster::start(3);
     let locks = connect(&cluster.url()).await;
@@ -106,9 +169,56 @@ async fn a_cluster_whose_revision_went_back_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_lost_when_the_cluster_is_restored_from_an_older_snapshot() {
+    for renew in [true, false] {
+        let mut cluster = Cluster::start(1);
+        let locks = connect(&cluster.url()).await;
+        take(&locks, "a").await.release().await.unwrap();
+        let snapshot = cluster.snapshot();
+        for _ in 0..50 {
+            cluster.etcdctl(&["put", "x", "y"]);
+        }
+        // By a renewal, or by what looks after the lock when its watch ends.
+        let lock = patient(&locks, "a").renew_every(ms(100)).renew(renew);
+        let held = lock.acquire().await.unwrap();
+        cluster[0].restore(&snapshot);
+        let rival = connect(&cluster.url()).await;
+        let next = take(&rival, "a").await;
+        assert!(next.token() < held.token(), "the snapshot is older");
+        assert_eq!(bounded("it is lost", held.lost()).await, Loss::Taken);
+        // And for good: also when the revisions are larger again.
+        for _ in 0..60 {
+            cluster.etcdctl(&["put", "x", "y"]);
+        }
+        let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
+        assert!(
+            matches!(&error, Error::Config { message } if message.contains("--bump-revision")),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_lost_when_its_address_leads_to_another_cluster() {
+    let (one, two) = (Cluster::start(1), Cluster::start(1));
+    let proxy = Proxy::start(one[0].addr());
+    let locks = connect(&one.url_at(&proxy.addr().to_string())).await;
+    let held = take(&locks, "a").await;
+    // Its revision is larger, so that alone does not give it away.
+    for _ in 0..10 {
+        two.etcdctl(&["put", "x", "y"]);
+    }
+    proxy.redirect(two[0].addr());
+    proxy.reset();
+    bounded("it is lost", held.lost()).await;
+    let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
+    assert!(matches!(&error, Error::Config { message } if message.contains("two clusters")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compaction_stops_neither_a_waiter_nor_the_watch_of_a_holder() {
     let cluster = Cluster::start(1);
-    let proxy = fencepost_testkit::Proxy::start(cluster[0].addr());
+    let proxy = Proxy::start(cluster[0].addr());
     let far = connect(&cluster.url_at(&proxy.addr().to_string())).await;
     let near = connect(&cluster.url()).await;
     let held = patient(&far, "a").renew(false).acquire().await.unwrap();

@@ -1,6 +1,7 @@
 //! Leases: shared, renewed together, and gone when nobody needs them.
 
 use fencepost::{Loss, State};
+use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
 use crate::stage::{LONG, bounded, connect, ms, patient, take, until};
@@ -90,6 +91,25 @@ async fn a_lock_that_is_not_renewed_ends_though_its_lease_lives_on() {
     assert_eq!(ends.state(), State::Lost(Loss::Expired));
     renewed.check().unwrap();
     next.release().await.unwrap();
+    renewed.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_at_max_hold_that_failed_goes_on_though_the_lease_lives_on() {
+    let cluster = Cluster::start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    let locks = connect(&format!("{}?timeout=500ms", cluster.url_at(&proxy.addr().to_string()))).await;
+    let renewed = patient(&locks, "renewed").renew_every(ms(100)).acquire().await.unwrap();
+    let ends = patient(&locks, "ends").max_hold(ms(500)).acquire().await.unwrap();
+    proxy.cut();
+    assert_eq!(bounded("it ends", ends.lost()).await, Loss::MaxHold);
+    for _ in 0..2 {
+        // Each takes as long as the release may.
+        assert!(locks.lock("other").ttl(LONG).try_acquire().await.is_err());
+    }
+    proxy.pass();
+    until("the key is gone", async || cluster.keys("ends/").is_empty()).await;
+    renewed.extend().await.unwrap();
     renewed.release().await.unwrap();
 }
 

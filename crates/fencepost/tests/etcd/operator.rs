@@ -1,9 +1,10 @@
 //! Force-release: the operator's token lies between the victim's and that of everybody who comes after.
 
 use fencepost::{Error, Loss};
+use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{bounded, connect, patient, take, until, waiter};
+use crate::stage::{bounded, connect, ms, patient, take, until, waiter};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_waited_before_a_force_release_get_larger_tokens_than_the_operator() {
@@ -54,5 +55,33 @@ async fn a_victim_that_does_not_let_go_loses_the_lock_with_its_ttl() {
     assert!(stubborn.state().is_lost());
     assert!(matches!(stubborn.extend().await, Err(Error::Lost { .. })));
     other.check().unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_force_release_whose_answer_is_lost_does_not_hit_the_next_holder() {
+    let cluster = Cluster::start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let operator = connect(&format!("{}?timeout=10s", cluster.url_at(&proxy.addr().to_string()))).await;
+    let victim = take(&locks, "a").await;
+    let token = victim.token();
+    let waits = waiter(patient(&rival, "a"), &rival).await;
+    until("it is in the queue", async || cluster.keys("a/").len() == 2).await;
+    // Slow enough to see that it has looked, before it acts.
+    proxy.delay(ms(300));
+    let looks = cluster[0].requests("LeaseTimeToLive");
+    let release = tokio::spawn(async move { operator.force_release_now("a", "enough").await });
+    until("it has looked", async || cluster[0].requests("LeaseTimeToLive") > looks).await;
+    proxy.hold_answers();
+    bounded("the victim learns it", victim.lost()).await;
+    drop(victim);
+    let next = bounded("the next one gets the lock", waits).await.unwrap().unwrap();
+    proxy.reset();
+    let revoked = bounded("the operator is told", release).await.unwrap().unwrap().unwrap();
+    assert_eq!(revoked.holder.token, Some(token));
+    assert!(token < revoked.token && revoked.token < next.token(), "{revoked:?}");
+    assert_eq!(rival.show("a").await.unwrap().unwrap().revoked, None);
+    next.extend().await.unwrap();
     next.release().await.unwrap();
 }

@@ -3,17 +3,18 @@
 //!
 //! All of this runs on the keeper's runtime.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use prost::Message;
 
+use super::beat::Stamp;
 use super::config::Config;
 use super::grpc::Trouble;
 use super::link::{Endpoint, Link, Watch};
 use super::proto::{
-    Compare, LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, LeaseResponse, LeaseRevokeResponse,
+    Compare, Header, LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, LeaseResponse, LeaseRevokeResponse,
     Request, TxnRequest, TxnResponse,
 };
 use crate::backend::lock;
@@ -31,11 +32,16 @@ pub(super) struct Client {
     endpoints: Vec<Endpoint>,
     /// Which of them is asked next.
     turn: AtomicUsize,
-    link: Mutex<Option<Arc<Link>>>,
+    /// With the turn in which it was made.
+    link: Mutex<Option<(usize, Arc<Link>)>>,
     /// One connects at a time.
     opening: tokio::sync::Mutex<()>,
     /// The latest revision that a transaction was answered with.
     revision: AtomicI64,
+    /// Which cluster it was; zero before the first answer.
+    cluster: AtomicU64,
+    /// Why it is another one now, or has another history. Nothing that it says concerns our locks any more.
+    stranger: OnceLock<String>,
 }
 
 /// What came of a request instead of its answer.
@@ -66,6 +72,24 @@ pub(super) struct Answer<T> {
     pub(super) unknown: bool,
 }
 
+impl Answer<TxnResponse> {
+    pub(super) fn stamp(&self) -> Stamp {
+        Stamp::new(self.sent, self.value.header.as_ref())
+    }
+}
+
+impl Answer<LeaseResponse> {
+    pub(super) fn stamp(&self) -> Stamp {
+        Stamp::new(self.sent, self.value.header.as_ref())
+    }
+}
+
+/// Whom a request went to, or would have gone to.
+struct Tried {
+    turn: usize,
+    link: Option<Arc<Link>>,
+}
+
 /// What to do about trouble.
 enum Cure {
     /// Ask again: somewhere else, or after a new login. What was asked for may have been done, or be done later.
@@ -87,6 +111,8 @@ impl Client {
             link: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             revision: AtomicI64::new(0),
+            cluster: AtomicU64::new(0),
+            stranger: OnceLock::new(),
         })
     }
 
@@ -94,49 +120,59 @@ impl Client {
         Error::Unavailable { store: self.config.label.clone(), source: source.into() }
     }
 
-    /// The connection, made first if there is none.
-    pub(super) async fn link(&self) -> Result<Arc<Link>, Trouble> {
-        if let Some(link) = self.open_link() {
+    /// Whom a request that is sent now goes to.
+    fn whom(&self) -> usize {
+        match &*lock(&self.link) {
+            Some((turn, link)) if !link.is_over() => *turn,
+            _ => self.turn.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The connection, made first if there is none. Notes what was tried for that.
+    async fn link(&self, tried: &mut Tried) -> Result<Arc<Link>, Trouble> {
+        if let Some(link) = self.open_link(tried) {
             return Ok(link);
         }
         let _one = self.opening.lock().await;
-        if let Some(link) = self.open_link() {
+        if let Some(link) = self.open_link(tried) {
             return Ok(link);
         }
-        let endpoint = &self.endpoints[self.turn.load(Ordering::Relaxed) % self.endpoints.len()];
+        *tried = Tried { turn: self.turn.load(Ordering::Relaxed), link: None };
+        let endpoint = &self.endpoints[tried.turn % self.endpoints.len()];
         let link = Arc::new(Link::open(endpoint, self.config.login.as_ref()).await?);
-        *lock(&self.link) = Some(link.clone());
+        tried.link = Some(link.clone());
+        *lock(&self.link) = Some((tried.turn, link.clone()));
         Ok(link)
     }
 
-    fn open_link(&self) -> Option<Arc<Link>> {
-        lock(&self.link).clone().filter(|link| !link.is_over())
+    fn open_link(&self, tried: &mut Tried) -> Option<Arc<Link>> {
+        let (turn, link) = lock(&self.link).clone().filter(|(_, link)| !link.is_over())?;
+        *tried = Tried { turn, link: Some(link.clone()) };
+        Some(link)
     }
 
     /// Leaves a member that did not serve us; the next connection is to the next one. Of many requests that fail with one
-    /// connection only the first does this, or they would break the next one, too.
-    fn leave(&self, failed: Option<&Arc<Link>>) {
+    /// member only the first does this, or they would leave the next one, too.
+    fn leave(&self, tried: &Tried) {
         let mut current = lock(&self.link);
-        let is_current = match (&*current, failed) {
-            (Some(current), Some(failed)) => Arc::ptr_eq(current, failed),
-            (current, None) => current.as_ref().is_none_or(|link| link.is_over()),
-            (None, Some(_)) => false,
+        let is_current = |(_, link): &mut (usize, Arc<Link>)| {
+            tried.link.as_ref().map_or(link.is_over(), |failed| Arc::ptr_eq(link, failed))
         };
-        if is_current {
-            if let Some(link) = current.take() {
-                link.close();
-            }
-            self.turn.fetch_add(1, Ordering::Relaxed);
+        if let Some((_, link)) = current.take_if(is_current) {
+            link.close();
         }
+        let next = tried.turn.wrapping_add(1);
+        let _ = self.turn.compare_exchange(tried.turn, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     pub(super) fn close(&self) {
         lock(&self.link).take();
     }
 
-    /// How long one member has to answer: where there are others, not all of the time.
+    /// How long one member has to answer: not all of the time. Where there is no other, it is the connection that may have
+    /// died in silence.
     fn patience(&self) -> Duration {
-        if self.endpoints.len() > 1 { self.config.timeout / 2 } else { self.config.timeout }
+        self.config.timeout / 2
     }
 
     async fn call<A: Message, B: Message + Default>(
@@ -150,12 +186,14 @@ impl Client {
         loop {
             let sent = self.clock.now();
             let until = deadline.min(sent.plus(self.patience()));
-            let mut over = None;
+            let first = self.whom();
+            let mut tried = Tried { turn: first, link: None };
             let attempt = self.clock.within(Some(until), async {
-                let link = over.insert(self.link().await?);
+                let link = self.link(&mut tried).await?;
                 link.call(path, message).await
             });
             let attempt = attempt.await;
+            let timed_out = attempt.is_none();
             let (why, done) = match attempt {
                 Some(Ok(value)) => return Ok(Answer { value, sent, unknown }),
                 Some(Err(trouble)) => match self.cure(trouble) {
@@ -168,8 +206,11 @@ impl Client {
                 }
             };
             // Without a connection nothing was sent.
-            unknown |= done && over.is_some();
-            self.leave(over.as_ref());
+            unknown |= done && tried.link.is_some();
+            // A member that we came to late, because another one hung, has not had its time yet.
+            if !timed_out || tried.turn == first {
+                self.leave(&tried);
+            }
             let again = self.clock.now().plus(pause);
             if again >= deadline {
                 return Err(Fault::Error(self.unavailable(why)));
@@ -205,8 +246,9 @@ impl Client {
             8 if has("database space exceeded") => {
                 config("compact and defragment the cluster, raise its quota, and disarm the alarm")
             }
-            // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure.
-            1 | 4 | 8 | 14 => Cure::Again { why: message.into(), done: true },
+            // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure. And unknown:
+            // what etcd has no code for, such as a proposal dropped, or a keep-alive refused, while leaders change.
+            1 | 2 | 4 | 8 | 14 => Cure::Again { why: message.into(), done: true },
             _ => {
                 let (store, source) = (self.config.label.clone(), message.into());
                 Cure::Give(Fault::Error(Error::Backend { store, source }))
@@ -236,37 +278,64 @@ impl Client {
         let request = TxnRequest { compare, success: ops(success), failure: ops(failure) };
         let before = self.revision.load(Ordering::Relaxed);
         let answer = self.call::<_, TxnResponse>("KV/Txn", &request, timeout).await?;
-        let revision = answer.value.revision();
-        if revision < before {
-            return Err(Fault::Error(Error::config(format!(
+        self.recognise(answer.value.header.as_ref(), before);
+        match self.stranger.get() {
+            Some(why) => Err(Fault::Error(Error::config(why))),
+            None => Ok(answer),
+        }
+    }
+
+    /// Sees whether an answer is of the cluster that we know, as it was before the request was sent.
+    fn recognise(&self, header: Option<&Header>, before: i64) {
+        let Some(header) = header else { return };
+        let (id, revision) = (header.cluster_id, header.revision);
+        let known = self.cluster.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
+        let known = known.unwrap_or_else(|known| known);
+        if known != 0 && known != id {
+            self.refuse(format!(
+                "the answers are of two clusters, {known:x} and {id:x}: either it was restored from a snapshot, and its \
+                 tokens may repeat, or the URL names members of both; name those of one, make sure that nobody relies \
+                 on old tokens, and connect anew"
+            ));
+        } else if revision < before {
+            self.refuse(format!(
                 "the cluster went back from revision {before} to {revision}: it was restored from an old snapshot, and its \
                  tokens would repeat; restore it with `--bump-revision` and `--mark-compacted`, or make sure that nobody \
                  relies on old tokens and connect anew"
-            ))));
+            ));
         }
         self.revision.fetch_max(revision, Ordering::Relaxed);
-        Ok(answer)
+    }
+
+    fn refuse(&self, why: String) {
+        if self.stranger.set(why.clone()).is_ok() {
+            tracing::warn!(store = self.config.label, why, "this is not the cluster that granted our locks");
+        }
+    }
+
+    /// Whether the cluster is not the one any more that granted our locks.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.stranger.get().is_some()
     }
 
     /// Makes a lease with an id of our choice.
     pub(super) async fn grant(&self, id: i64, seconds: u64) -> Result<Answer<LeaseGrantResponse>, Fault> {
         let ttl = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let began = self.clock.now();
         let granted =
             self.call("Lease/LeaseGrant", &LeaseGrantRequest { ttl, id }, self.config.timeout).await;
         match granted {
-            // A repeated request finds what the first one made; its end is counted from a keep-alive.
+            // A repeated request finds what one before it made, and that was sent after we began.
             Err(Fault::Error(Error::Backend { source, .. }))
                 if source.to_string().contains("already exists") =>
             {
-                let alive = self.keep_alive(id, self.config.timeout).await?;
-                let value = LeaseGrantResponse { id, ttl: alive.value.ttl };
-                Ok(Answer { value, sent: alive.sent, unknown: false })
+                Ok(Answer { value: LeaseGrantResponse { id, ttl }, sent: began, unknown: false })
             }
             granted => granted,
         }
     }
 
-    /// Lets a lease live for all of its time again.
+    /// Asks for a lease to live for all of its time again. Whether the answer counts is another matter.
     pub(super) async fn keep_alive(
         &self,
         id: i64,
@@ -296,12 +365,47 @@ impl Client {
     /// Watches a key: from now on, or from a revision of the past.
     pub(super) async fn watch(&self, key: &[u8], from: i64) -> Option<Watch> {
         let deadline = self.clock.now().plus(self.patience());
-        match self.clock.within(Some(deadline), self.link()).await {
-            Some(Ok(link)) => Some(link.watch(key, from)),
-            _ => {
-                self.leave(None);
-                None
-            }
+        let first = self.whom();
+        let mut tried = Tried { turn: first, link: None };
+        let link = self.clock.within(Some(deadline), self.link(&mut tried)).await;
+        if let Some(Ok(link)) = link {
+            return Some(link.watch(key, from));
         }
+        if link.is_some() || tried.turn == first {
+            self.leave(&tried);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::StoreUrl;
+
+    fn client(url: &str) -> Client {
+        Client::new(Config::from_url(StoreUrl::parse(url).unwrap()).unwrap(), Clock::system()).unwrap()
+    }
+
+    #[test]
+    fn a_member_is_left_once_by_all_who_wait_for_it() {
+        let client = client("etcd://dead,live");
+        let tried = || Tried { turn: client.whom(), link: None };
+        let waiting = [tried(), tried(), tried()];
+        waiting.iter().for_each(|tried| client.leave(tried));
+        assert_eq!(client.whom(), 1);
+        client.leave(&tried());
+        assert_eq!(client.whom(), 2);
+    }
+
+    #[test]
+    fn what_is_said_while_leaders_change_is_asked_again_and_may_have_been_done() {
+        let client = client("etcd://a,b");
+        for message in ["raft proposal dropped", "not a primary lessor", "something new"] {
+            let cure = client.cure(Trouble::Refused { code: 2, message: message.to_owned() });
+            assert!(matches!(cure, Cure::Again { done: true, .. }), "{message}");
+        }
+        let refused = Trouble::Refused { code: 3, message: "etcdserver: key is not provided".to_owned() };
+        assert!(matches!(client.cure(refused), Cure::Give(Fault::Error(Error::Backend { .. }))));
     }
 }

@@ -190,9 +190,13 @@ mod tests {
     use super::*;
     use crate::backends::etcd::proto::Header;
 
+    fn header(revision: i64) -> Header {
+        Header { revision, ..Header::default() }
+    }
+
     #[test]
     fn messages_are_found_however_they_are_cut() {
-        let (one, two) = (Header { revision: 7 }, Header { revision: 1 << 40 });
+        let (one, two) = (header(7), header(1 << 40));
         let all = [frame(&one), frame(&Header::default()), frame(&two)].concat();
         for cut in 0..all.len() {
             let (mut bytes, mut found) = (BytesMut::new(), Vec::new());

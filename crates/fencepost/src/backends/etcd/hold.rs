@@ -134,14 +134,18 @@ impl Held {
             lock(&self.state).unsure = true;
             let answer = client.txn(vec![self.ours(), written], vec![Request::Put(put)], vec![]).await?;
             if answer.value.succeeded {
-                let sent = uses.lease.sent();
-                let mut state = lock(&self.state);
-                // An older one compares a revision that is no more.
-                state.unsure = false;
-                if let Some(stake) = &mut state.stake {
-                    stake.uses = uses;
+                let lease = uses.lease.clone();
+                {
+                    let mut state = lock(&self.state);
+                    // An older one compares a revision that is no more.
+                    state.unsure = false;
+                    if let Some(stake) = &mut state.stake {
+                        stake.uses = uses;
+                    }
                 }
-                return Ok(Renewal::Renewed { sent, term: None });
+                // Where no keep-alive counts the lease is as old as it was, and so is the validity that we return.
+                let _ = self.session.leases.confirm(&lease, answer.stamp()).await;
+                return Ok(Renewal::Renewed { sent: lease.sent(), term: None });
             }
         }
         Err(Fault::Error(client.unavailable(format!("lock `{}` changed all the time", self.name))))
@@ -175,13 +179,15 @@ impl Held {
         // What follows is our own doing, and no loss.
         self.done.send_replace(true);
         let deleted = self.session.leases.delete(&self.key, self.created).await;
-        let deleted = deleted.map_err(|fault| fault.into_error(&self.session.client))?;
-        if let Some(stake) = self.end()
-            && stake.seat.is_none()
-        {
-            self.session.leases.drop_own(&stake.uses);
+        match self.end() {
+            Some(Stake { uses, seat: None, .. }) => self.session.leases.drop_own(&uses),
+            // Others may keep the lease alive, so the key has to go whether or not somebody tries again.
+            Some(Stake { uses, mine, seat: Some(seat) }) if deleted.is_err() => {
+                self.session.leave(uses, mine, self.created, seat);
+            }
+            _ => {}
         }
-        Ok(deleted)
+        deleted.map_err(|fault| fault.into_error(&self.session.client))
     }
 
     async fn hand_on(self: Arc<Self>, term: Duration) -> Result<Renewal> {
@@ -219,6 +225,7 @@ impl Hold for Held {
         let ended = || Err(self.session.client.unavailable("the runtime that carried the renewal ended"));
         let renewal = match answer.await.unwrap_or_else(|_| ended())? {
             Found::NoLease => Renewal::Lost(Loss::SessionEnded),
+            Found::Stranger => Renewal::Lost(Loss::Taken),
             Found::Key(kv, sent) => match (self.loss(kv.as_ref()), sent) {
                 (Some(why), _) => Renewal::Lost(why),
                 (None, Some(sent)) if !lock(&self.state).unsure => {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::beat::{Stamp, proven};
 use super::client::{Client, Fault};
 use super::proto::{Compare, DeleteRequest, Request};
 use crate::Result;
@@ -59,8 +60,10 @@ pub(super) struct Lease {
 
 #[derive(Debug)]
 struct State {
-    /// When the last request was sent that the server has let it live by.
+    /// When the last request was sent that the cluster is known to let it live by.
     sent: Moment,
+    /// The last keep-alive that was answered, whether it counts or not.
+    kept: Option<Stamp>,
     users: usize,
     retired: bool,
 }
@@ -84,6 +87,14 @@ impl Lease {
     pub(super) async fn ended(&self) {
         // The sender lives in `self`.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+
+    /// Counts the last keep-alive, if this transaction lets it; says whether.
+    fn count(&self, txn: Stamp) -> bool {
+        let mut state = lock(&self.state);
+        let Some(sent) = state.kept.and_then(|kept| proven(kept, txn)) else { return false };
+        state.sent = state.sent.max(sent);
+        true
     }
 
     fn is_fresh(&self, now: Moment) -> bool {
@@ -211,7 +222,7 @@ impl Leases {
                 return Err(fault);
             }
         };
-        let state = State { sent: granted.sent, users: 0, retired: false };
+        let state = State { sent: granted.sent, kept: None, users: 0, retired: false };
         Ok(Arc::new(Lease {
             id,
             term: Duration::from_secs(u64::try_from(granted.value.ttl).unwrap_or(seconds).max(seconds)),
@@ -221,7 +232,7 @@ impl Leases {
         }))
     }
 
-    /// Makes sure that a lease has nearly all of its time left.
+    /// Sees to it that a lease has nearly all of its time left; known to only after [`confirm`](Self::confirm).
     pub(super) async fn refresh(&self, lease: &Lease) -> Result<(), Fault> {
         if lease.is_fresh(self.client.clock.now()) {
             return Ok(());
@@ -229,19 +240,18 @@ impl Leases {
         self.keep_alive(lease).await
     }
 
-    /// Lets a lease live for all of its time again, by a request that is sent from now on.
+    /// Asks for a lease to live for all of its time again, by a request that is sent from now on.
     pub(super) async fn keep_alive(&self, lease: &Lease) -> Result<(), Fault> {
         let asked = self.client.clock.now();
         let _one = lease.beat.lock().await;
-        if lease.sent() > asked {
+        if lock(&lease.state).kept.is_some_and(|kept| kept.sent > asked) {
             return Ok(());
         }
         // A late answer is worth nothing, and there should be time for another try.
         let timeout = (lease.term / 3).max(Duration::from_millis(20));
         match self.client.keep_alive(lease.id, timeout).await {
             Ok(answer) => {
-                let mut state = lock(&lease.state);
-                state.sent = state.sent.max(answer.sent);
+                lock(&lease.state).kept = Some(answer.stamp());
                 Ok(())
             }
             Err(fault) => {
@@ -251,6 +261,20 @@ impl Leases {
                 Err(fault)
             }
         }
+    }
+
+    /// Counts a keep-alive that was sent beside a transaction. Where a leader was elected between the two it is sent once
+    /// more.
+    pub(super) async fn confirm(&self, lease: &Lease, txn: Stamp) -> Result<(), Fault> {
+        if lease.count(txn) || lease.is_fresh(self.client.clock.now()) {
+            return Ok(());
+        }
+        self.keep_alive(lease).await?;
+        if lease.count(txn) {
+            return Ok(());
+        }
+        let why = "its lease was kept alive by a leader that may have been replaced";
+        Err(Fault::Error(self.client.unavailable(why)))
     }
 
     // --- what must not be left behind ----------------------------------------------------------------------------

@@ -94,7 +94,12 @@ async fn mind(
         if held.until() <= clock.now() {
             return held.expire();
         }
-        let Ok(answer) = session.client.txn(vec![], vec![held.read()], vec![]).await else { continue };
+        let answer = session.client.txn(vec![], vec![held.read()], vec![]).await;
+        if session.client.is_stranger() && !*done.borrow() {
+            held.report(None);
+            return;
+        }
+        let Ok(answer) = answer else { continue };
         from = answer.value.revision() + 1;
         if !*done.borrow() && held.report(answer.value.into_kvs().first()) {
             return;

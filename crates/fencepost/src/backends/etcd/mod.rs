@@ -4,6 +4,7 @@
 //! created first holds the lock, and the revision that created it is the token. Waiters watch the key right ahead of
 //! theirs. What etcd has agreed on no crash undoes; validity still is a matter of the lease and of our own clock.
 
+mod beat;
 mod claim;
 mod client;
 mod config;

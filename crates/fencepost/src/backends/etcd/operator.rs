@@ -69,6 +69,22 @@ async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyVa
     }
 }
 
+/// Whom a force-release is for: whoever holds the lock when it first looks, and nobody who comes after.
+struct Victim {
+    created: i64,
+    holder: Holder,
+    /// A transaction for it went unanswered, and may have been carried out.
+    unanswered: bool,
+}
+
+impl Victim {
+    /// Its key is gone, by our doing or its own. The next revision is larger than its token, and not larger than that of
+    /// anybody who comes after it.
+    fn gone(self) -> Option<Revoked> {
+        Some(Revoked::new(self.holder, record::token(self.created + 1)?, true))
+    }
+}
+
 /// Takes a lock back, politely or at once.
 ///
 /// The operator's token is the revision of the transaction that does it, and whoever gets the lock next must have a larger
@@ -81,42 +97,73 @@ pub(super) async fn force_release(
 ) -> Result<Option<Revoked>> {
     let client = &session.client;
     let keys = Keys::new(&client.config.prefix, &name);
+    let mut fixed: Option<Victim> = None;
     // The queue may change between the look and the transaction; then look again.
     for _ in 0..32 {
         let (revision, all) = session.read(keys.range()).await?;
         let contenders = keys.contenders(all.clone());
-        let Some(victim) = contenders.first() else { return Ok(None) };
-        let holder = session.describe(&name, victim).await;
-        let record = Record::of(victim);
+        let kv = contenders.first();
+        let kv = kv.filter(|kv| fixed.as_ref().is_none_or(|victim| victim.created == kv.create_revision));
+        let Some(kv) = kv else { return Ok(fixed.and_then(Victim::gone)) };
+        let record = Record::of(kv);
         if record.is_none() && !now {
             return Err(Error::unsupported(
                 format!("asking the foreign holder of lock `{name}` to let go"),
                 "only freeing it at once works (`--now`); make sure that it does not work any more",
             ));
         }
-        let mut changes = send_away(&all, &contenders[1..]);
-        changes.push(match &record {
-            // The victim is told before its key goes, or it would not learn why.
-            Some(record) => Request::Put(PutRequest {
-                key: victim.key.clone(),
-                value: record.clone().with_reason(&reason).to_bytes(),
-                lease: 0,
-                ignore_lease: true,
-            }),
-            None => delete(&victim.key),
-        });
-        let unchanged = Compare::written(&victim.key, victim.mod_revision);
-        let nobody_new = Compare::none_newer(keys.range(), revision);
-        let answer = client.txn(vec![unchanged, nobody_new], changes, vec![]).await;
-        let answer = answer.map_err(|fault| fault.into_error(client))?.value;
-        let Some(token) = record::token(answer.revision()).filter(|_| answer.succeeded) else { continue };
+        let mut victim = match fixed.take() {
+            Some(victim) => victim,
+            None => {
+                let holder = session.describe(&name, kv).await;
+                Victim { created: kv.create_revision, holder, unanswered: false }
+            }
+        };
+        let marked = record.as_ref().is_some_and(|record| record.revoked.as_ref() == Some(&reason));
+        let token = if victim.unanswered && marked {
+            record::token(kv.mod_revision)
+        } else {
+            let unchanged = Compare::written(&kv.key, kv.mod_revision);
+            let nobody_new = Compare::none_newer(keys.range(), revision);
+            let changes = revocation(&all, &contenders, record.clone(), &reason);
+            let answer = client.txn(vec![unchanged, nobody_new], changes, vec![]).await;
+            let answer = answer.map_err(|fault| fault.into_error(client))?;
+            victim.unanswered |= answer.unknown;
+            record::token(answer.value.revision()).filter(|_| answer.value.succeeded)
+        };
+        let Some(token) = token else {
+            fixed = Some(victim);
+            continue;
+        };
         if now && record.is_some() {
-            let deleted = session.leases.delete(&victim.key, victim.create_revision).await;
+            let deleted = session.leases.delete(&kv.key, kv.create_revision).await;
             deleted.map_err(|fault: Fault| fault.into_error(client))?;
         }
-        return Ok(Some(Revoked::new(holder, token, now)));
+        return Ok(Some(Revoked::new(victim.holder, token, now)));
     }
-    Err(client.unavailable(format!("lock `{name}` changed hands all the time; try again")))
+    Err(client.unavailable(format!("the queue for lock `{name}` changed all the time; try again")))
+}
+
+/// What takes the lock from the first of the contenders, and sends the others away.
+fn revocation(
+    all: &[KeyValue],
+    contenders: &[KeyValue],
+    record: Option<Record>,
+    reason: &str,
+) -> Vec<Request> {
+    let Some((victim, waiters)) = contenders.split_first() else { return Vec::new() };
+    let mut changes = send_away(all, waiters);
+    changes.push(match record {
+        // The victim is told before its key goes, or it would not learn why.
+        Some(record) => Request::Put(PutRequest {
+            key: victim.key.clone(),
+            value: record.with_reason(reason).to_bytes(),
+            lease: 0,
+            ignore_lease: true,
+        }),
+        None => delete(&victim.key),
+    });
+    changes
 }
 
 fn delete(key: &[u8]) -> Request {

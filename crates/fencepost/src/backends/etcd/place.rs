@@ -107,6 +107,10 @@ impl Claim {
             session.client.txn(vec![compare], success, failure),
             session.leases.refresh(&uses.lease),
         );
+        let refreshed = match (&answer, refreshed) {
+            (Ok(answer), Ok(())) => session.leases.confirm(&uses.lease, answer.stamp()).await,
+            (_, refreshed) => refreshed,
+        };
         let unknown = answer.as_ref().map_or(true, |answer| answer.unknown);
         if unknown || matches!(refreshed, Err(Fault::NoLease)) {
             session.leases.retire(&uses.lease);
@@ -114,7 +118,7 @@ impl Claim {
         let answer = match (answer, refreshed) {
             (Err(Fault::NoLease), _) | (Ok(_), Err(Fault::NoLease)) => return Err(Refusal::OtherLease),
             (Err(Fault::Error(error)), _) => return Err(Refusal::Error(error)),
-            // A keep-alive without an answer: the lease is as old as it was, and so is the validity that we return.
+            // A keep-alive without an answer that counts: the lease is as old as it was, and so is the validity that we return.
             (Ok(answer), _) => answer.value,
         };
         let (succeeded, revision) = (answer.succeeded, answer.revision());
@@ -128,7 +132,9 @@ impl Claim {
             self.session.leases.refresh(&place.uses.lease),
         );
         refreshed?;
-        let contenders = self.keys.contenders(answer?.value.into_kvs());
+        let answer = answer?;
+        self.session.leases.confirm(&place.uses.lease, answer.stamp()).await?;
+        let contenders = self.keys.contenders(answer.value.into_kvs());
         Ok(view(&contenders, &place.mine.key, place.created))
     }
 }

@@ -5,8 +5,13 @@ use prost::{Message, Oneof};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
+    #[prost(uint64, tag = "1")]
+    pub(super) cluster_id: u64,
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
+    /// Of the last entry that the member had applied; of a keep-alive, before it was passed on to the leader.
+    #[prost(uint64, tag = "4")]
+    pub(super) raft_term: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -309,6 +314,8 @@ pub(super) struct LeaseRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     /// Seconds left; of an answer to a keep-alive, all of them. Zero or less: there is no such lease.
     #[prost(int64, tag = "3")]
     pub(super) ttl: i64,

@@ -28,6 +28,8 @@ pub(super) struct One {
 #[derive(Debug)]
 pub(super) enum Found {
     NoLease,
+    /// Another cluster than the one that granted the lock, or an older state of it.
+    Stranger,
     /// The key, if there is one; and since when its lease has all of its time, if it is the one we know and lasts for the
     /// term.
     Key(Option<KeyValue>, Option<Moment>),
@@ -45,7 +47,10 @@ pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
         .into_iter()
         .map(|lease| {
             let session = session.clone();
-            tokio::spawn(async move { (lease.id, session.leases.keep_alive(&lease).await) })
+            tokio::spawn(async move {
+                let kept = session.leases.keep_alive(&lease).await;
+                (lease, kept)
+            })
         })
         .collect();
     let read = |one: &One| Request::Range(RangeRequest { key: one.key.clone(), ..RangeRequest::default() });
@@ -58,11 +63,20 @@ pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
         beaten.extend(beat.await.ok());
     }
     let found = match found {
-        Ok(answer) => answer.value.into_kvs(),
+        Ok(answer) => {
+            for (lease, kept) in &mut beaten {
+                if kept.is_ok() {
+                    *kept = session.leases.confirm(lease, answer.stamp()).await;
+                }
+            }
+            answer.value.into_kvs()
+        }
         Err(fault) => {
             let why = fault.into_error(&session.client).to_string();
+            let stranger = session.client.is_stranger();
             for one in batch {
-                let _ = one.result.send(Err(session.client.unavailable(why.clone())));
+                let why = || session.client.unavailable(why.clone());
+                let _ = one.result.send(if stranger { Ok(Found::Stranger) } else { Err(why()) });
             }
             return;
         }
@@ -70,7 +84,7 @@ pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
     for one in batch {
         let kv = found.iter().find(|kv| kv.key == one.key).cloned();
         let lease = &one.uses.lease;
-        let result = match beaten.iter().find(|(id, _)| *id == lease.id) {
+        let result = match beaten.iter().find(|(beaten, _)| beaten.id == lease.id) {
             // Of a key that is on another lease, by a move that went unanswered, this one says nothing.
             Some((_, Ok(()))) if kv.as_ref().is_some_and(|kv| kv.lease == lease.id) => {
                 Ok(Found::Key(kv, Some(lease.sent())))
