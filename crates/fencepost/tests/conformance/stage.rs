@@ -1,5 +1,8 @@
 //! The stores that the promises are tested on, and how to break each.
 
+#[path = "../common/waiting.rs"]
+mod waiting;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,6 +11,8 @@ use std::time::Duration;
 use fencepost::{Guard, Lock, Locks, blocking, memory};
 use fencepost_testkit::{LIMIT, Proxy, etcd, postgres, redis, zookeeper};
 use tempfile::TempDir;
+
+pub(crate) use self::waiting::{bounded, until};
 
 /// A ttl that does not end while a test runs: what becomes free before, became free by a release.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -259,24 +264,6 @@ pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
 /// Shows that a lock is free, or becomes so before any lease of this test ends.
 pub(crate) async fn becomes_free(locks: &Locks, name: &str) {
     take(locks, name).await.release().await.unwrap();
-}
-
-/// Waits until a condition holds.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(ms(5)).await;
-        }
-    };
-    bounded(what, wait).await;
-}
-
-/// Turns a hang into a message.
-pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(LIMIT, future).await {
-        Ok(out) => out,
-        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
-    }
 }
 
 /// Makes each `async fn(Stage)` a test on each of the stores.

@@ -1,10 +1,15 @@
 //! What these tests share.
 
+#[path = "../common/waiting.rs"]
+mod waiting;
+
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::LIMIT;
 use tokio::task::JoinHandle;
+
+pub(crate) use self::waiting::{bounded, until};
 
 /// A ttl that does not end while a test runs.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -32,20 +37,4 @@ pub(crate) async fn waiter(lock: Lock, locks: &Locks) -> JoinHandle<fencepost::R
     let waiter = tokio::spawn(async move { lock.acquire().await });
     until("it waits", async || locks.stats().waiting_now == before + 1).await;
     waiter
-}
-
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(ms(10)).await;
-        }
-    };
-    bounded(what, wait).await;
-}
-
-pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(LIMIT, future).await {
-        Ok(out) => out,
-        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
-    }
 }

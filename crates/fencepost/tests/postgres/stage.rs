@@ -1,5 +1,8 @@
 //! A database of its own for each test, and how to look into it.
 
+#[path = "../common/waiting.rs"]
+mod waiting;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
@@ -9,6 +12,8 @@ use std::time::Duration;
 use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::{LIMIT, Proxy, postgres::Server};
 use tokio_postgres::{Client, NoTls};
+
+pub(crate) use self::waiting::{bounded, until};
 
 /// A ttl that does not end while a test runs.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -98,24 +103,6 @@ pub(crate) fn patient(locks: &Locks, name: &str) -> Lock {
 
 pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
     patient(locks, name).acquire().await.unwrap()
-}
-
-/// Waits until a condition holds.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(ms(5)).await;
-        }
-    };
-    bounded(what, wait).await;
-}
-
-/// Turns a hang into a message.
-pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(LIMIT, future).await {
-        Ok(out) => out,
-        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
-    }
 }
 
 /// A session of psql. It ends with this value.

@@ -1,10 +1,15 @@
 //! The servers that these tests break, and what they have of a lock.
 
+#[path = "../common/waiting.rs"]
+mod waiting;
+
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, Verdict};
 use fencepost_testkit::LIMIT;
 use fencepost_testkit::redis::{Fleet, Server};
+
+pub(crate) use self::waiting::{bounded, until};
 
 /// A ttl that does not end while a test runs.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -51,24 +56,6 @@ pub(crate) async fn use_once(locks: &Locks) -> u64 {
     let token = guard.token().get();
     guard.release().await.unwrap();
     token
-}
-
-/// Waits until a condition holds.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(ms(5)).await;
-        }
-    };
-    bounded(what, wait).await;
-}
-
-/// Turns a hang into a message.
-pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(LIMIT, future).await {
-        Ok(out) => out,
-        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
-    }
 }
 
 /// The clock of the suspend-aware kind, which guards count by.

@@ -1,5 +1,8 @@
 //! The servers that these tests break, and what they have of a lock.
 
+#[path = "../common/waiting.rs"]
+mod waiting;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,6 +10,8 @@ use std::time::Duration;
 use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::zookeeper::Server;
 use fencepost_testkit::{LIMIT, Proxy};
+
+pub(crate) use self::waiting::{bounded, until};
 
 /// A ttl that does not end while a test runs.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -82,22 +87,4 @@ pub(crate) async fn use_once(locks: &Locks) -> u64 {
 pub(crate) fn start_waiting(locks: &Locks) -> tokio::task::JoinHandle<fencepost::Result<Guard>> {
     let lock = patient(locks, "a");
     tokio::spawn(async move { lock.acquire().await })
-}
-
-/// Waits until a condition holds.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(ms(5)).await;
-        }
-    };
-    bounded(what, wait).await;
-}
-
-/// Turns a hang into a message.
-pub(crate) async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(LIMIT, future).await {
-        Ok(out) => out,
-        Err(_) => panic!("waited {LIMIT:?} in vain: {what}"),
-    }
 }
