@@ -112,7 +112,9 @@ async fn a_member_that_stands_still_is_left_for_another() {
 async fn a_member_whose_connections_hang_is_left_once_however_many_wait_for_it() {
     let cluster = Cluster::config().password("hush").start(1);
     let proxy = Proxy::start(cluster[0].addr());
-    let locks = connect(&cluster.url_at(&format!("{},{}", proxy.addr(), cluster[0].addr()))).await;
+    // Half of that is for the member that hangs, and the other half has to do for a login on a busy machine.
+    let url = cluster.url_at(&format!("{},{}?timeout=8s", proxy.addr(), cluster[0].addr()));
+    let locks = connect(&url).await;
     // With a lease, so that each of them has but one request.
     take(&locks, "a").await.release().await.unwrap();
     proxy.cut();

@@ -11,6 +11,7 @@ mod config;
 mod grpc;
 mod hold;
 mod keys;
+mod lease_requests;
 mod leases;
 mod link;
 mod mind;
