@@ -55,11 +55,12 @@ impl Claim {
         let session = hub.session().await?;
         let channel = self.place.as_ref().map(|_| hub.channel.as_str());
         let listed = self.place.as_ref().is_some_and(Place::is_listed);
+        let told = self.place.as_ref().is_some_and(Place::take_told);
         let name = self.request.name.as_str();
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let Key { two_part, number } = self.key;
-        let arguments: [&(dyn ToSql + Sync); 15] = [
+        let arguments: [&(dyn ToSql + Sync); 16] = [
             &session.pid,
             &two_part,
             &number,
@@ -75,6 +76,7 @@ impl Claim {
             &config.sequence,
             &channel,
             &listed,
+            &told,
         ];
         let limit = config.timeout.min(self.request.ttl);
         let sent = hub.clock.now();

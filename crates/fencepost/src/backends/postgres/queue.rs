@@ -19,6 +19,8 @@ struct Line {
     seen: Option<Holder>,
     /// This process is on the server's list of waiters.
     listed: bool,
+    /// The server has told that the lock is ours to take.
+    told: bool,
 }
 
 impl Queue {
@@ -40,6 +42,7 @@ impl Queue {
     pub(super) fn told(&self, key: Key) {
         if let Some(line) = lock(&self.0).get_mut(&key) {
             line.listed = false;
+            line.told = true;
         }
         self.hint(key);
     }
@@ -79,6 +82,11 @@ impl Place {
     /// Whether this process is on the server's list of waiters.
     pub(super) fn is_listed(&self) -> bool {
         self.with(|line| line.listed)
+    }
+
+    /// Whether the server has told that the lock is ours to take, since this was last asked.
+    pub(super) fn take_told(&self) -> bool {
+        self.with(|line| std::mem::take(&mut line.told))
     }
 
     pub(super) fn list(&self, listed: bool) {

@@ -144,12 +144,12 @@ $$;
 --   held      by a lease, of which o_left milliseconds are left
 --   foreign   by a session that has the advisory lock and no lease
 --   moving    by nobody we can name: it is changing hands, or a transaction has it
--- With a_channel, the caller waits and is told there, a_listed says that it is on the list already; and it lets a waiter that was
+-- With a_channel, the caller waits and is told there, a_listed says that it is on the list already, a_told that it was told; and it lets a waiter that was
 -- told before go first, for a tenth of a second. Whoever only tries takes what is free.
 CREATE OR REPLACE FUNCTION @schema@.acquire(
     a_pid integer, a_two_part boolean, a_key bigint, a_name text, a_owner text, a_term bigint,
     a_host text, a_process integer, a_note text, a_session text, a_own_channel text,
-    a_delay boolean, a_sequence text, a_channel text, a_listed boolean,
+    a_delay boolean, a_sequence text, a_channel text, a_listed boolean, a_told boolean DEFAULT false,
     OUT o_token bigint, OUT o_state text, OUT o_name text, OUT o_owner text, OUT o_holder_token bigint,
     OUT o_host text, OUT o_process integer, OUT o_note text, OUT o_since bigint, OUT o_left bigint, OUT o_revoked text
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -158,11 +158,13 @@ DECLARE
     locked boolean;
     blocked boolean;
 BEGIN
-    PERFORM @schema@.check_backend(a_pid);
+    IF a_pid <> pg_backend_pid() THEN
+        PERFORM @schema@.check_backend(a_pid);
+    END IF;
     FOR turn IN 1..3 LOOP
         locked := false;
         blocked := false;
-        IF a_channel IS NOT NULL THEN
+        IF a_channel IS NOT NULL AND NOT (a_told AND turn = 1) THEN
             -- Whoever waits does not touch the advisory lock while the last release has promised it to another: that
             -- one is about to take it. The same while there is a lease, as far as that does not depend on its session.
             SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key;
@@ -269,8 +271,12 @@ CREATE OR REPLACE FUNCTION @schema@.release(
     a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_ended boolean, a_session text,
     OUT o_found boolean, OUT o_woken text, OUT o_alive boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    done boolean;
 BEGIN
-    PERFORM @schema@.check_backend(a_pid);
+    IF a_pid <> pg_backend_pid() THEN
+        PERFORM @schema@.check_backend(a_pid);
+    END IF;
     IF a_ended THEN
         PERFORM FROM @schema@.locks l
         WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.ends <= clock_timestamp()
@@ -302,13 +308,16 @@ BEGIN
     RETURNING l.promised INTO o_woken;
     o_found := FOUND;
     IF o_woken IS NOT NULL THEN
-        PERFORM pg_notify(o_woken, format('free %s %s', a_two_part::integer, a_key));
+        done := pg_notify(o_woken, 'free ' || a_two_part::integer || ' ' || a_key) IS NULL;
         DELETE FROM @schema@.waiters w WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = o_woken;
     ELSIF o_found THEN
         -- This has the row's lock by now, so it sees who came onto the list while it waited for that.
         o_woken := @schema@.wake(a_two_part, a_key);
     END IF;
-    IF a_unlock AND o_found THEN
+    -- Assigned rather than performed: that is no statement of its own, and whoever waits is told only when this is done.
+    IF a_unlock AND o_found AND NOT a_two_part THEN
+        done := pg_advisory_unlock(a_key);
+    ELSIF a_unlock AND o_found THEN
         PERFORM @schema@.unlock(a_two_part, a_key);
     ELSIF a_unlock THEN
         PERFORM @schema@.settle(a_two_part, a_key);
@@ -331,7 +340,9 @@ DECLARE
     renewed integer[];
     lost record;
 BEGIN
-    PERFORM @schema@.check_backend(a_pid);
+    IF a_pid <> pg_backend_pid() THEN
+        PERFORM @schema@.check_backend(a_pid);
+    END IF;
     IF true = ANY (a_bound) THEN
         SELECT array_agg(format('%s %s', (l.objsubid = 2)::integer, (l.classid::bigint << 32) | l.objid::bigint)) INTO ours
         FROM pg_locks l
@@ -373,7 +384,9 @@ END $$;
 CREATE OR REPLACE FUNCTION @schema@.detach(a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_term bigint)
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    PERFORM @schema@.check_backend(a_pid);
+    IF a_pid <> pg_backend_pid() THEN
+        PERFORM @schema@.check_backend(a_pid);
+    END IF;
     UPDATE @schema@.locks l
     SET session = NULL, channel = NULL, delay = true,
         ends = greatest(l.ends, clock_timestamp() + a_term * interval '1 millisecond')

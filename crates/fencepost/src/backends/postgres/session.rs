@@ -53,7 +53,7 @@ impl Statements {
         };
         let (acquire, release, renew, detach, leave) = tokio::try_join!(
             prepare(
-                "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+                "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
             ),
             prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5, $6, $7)"),
             prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6, $7)"),
