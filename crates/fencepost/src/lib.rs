@@ -1,7 +1,7 @@
 //! Distributed locks that are safe to build on.
 //!
-//! One kind of lock over whatever you already run: nothing at all (files on this machine), a Redis server, or several, or
-//! PostgreSQL. Every lock comes with a [fencing token](FencingToken) that only grows, a [`Guard`] that says *at risk* and then *lost*
+//! One kind of lock over whatever you already run: nothing at all (files on this machine), one Redis server or several,
+//! PostgreSQL, etcd or ZooKeeper. Every lock comes with a [fencing token](FencingToken) that only grows, a [`Guard`] that says *at risk* and then *lost*
 //! before its lease can run out, automatic renewal, event-driven waiting, and the same tools to see, time and
 //! break locks on every store.
 //!
