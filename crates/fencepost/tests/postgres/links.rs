@@ -153,7 +153,16 @@ async fn a_waiter_survives_spare_messages() {
     let channel = "SELECT channel FROM fencepost.waiters";
     until("it waits", async || !database.psql(channel).is_empty()).await;
     let channel = database.psql(channel);
-    for message in ["", "free", "free 0 x", "free 0 1", "revoked x y", "garbage \u{1} and more"] {
+    for message in [
+        "",
+        "free",
+        "free 0 x",
+        "free 0 1",
+        "granted 0 1",
+        "granted 0 1 x 2 3",
+        "revoked x y",
+        "garbage \u{1} and more",
+    ] {
         database.psql(&format!("SELECT pg_notify('{channel}', '{message}')"));
     }
     assert_eq!(rival.show("a").await.unwrap().unwrap().owner, Some(held.owner()));

@@ -5,6 +5,7 @@
 
 mod crashes;
 mod functions;
+mod handover;
 mod links;
 mod login;
 mod many;

@@ -25,6 +25,9 @@ const RECHECK: Duration = Duration::from_secs(1);
 const RECHECK_FOREIGN: Duration = Duration::from_millis(250);
 const RECHECK_MOVING: Duration = Duration::from_millis(50);
 
+/// How long the server keeps a waiter on its list. A release grants the lock for what is left of that.
+const LISTED: Duration = Duration::from_secs(3);
+
 pub(super) struct Claim {
     hub: Arc<Hub>,
     request: Request,
@@ -33,6 +36,15 @@ pub(super) struct Claim {
     place: Option<Place>,
     /// The session that a request is under way on.
     asked: Option<Arc<Session>>,
+    /// The last answer that the lock is held by somebody else.
+    listed: Option<Listed>,
+}
+
+/// How a waiter came onto the server's list.
+struct Listed {
+    session: Arc<Session>,
+    sent: Moment,
+    until: i64,
 }
 
 /// What the server said to a request for the lock.
@@ -45,7 +57,7 @@ impl Claim {
     pub(super) fn new(hub: &Arc<Hub>, request: &Request) -> Self {
         let key = Key::of(&hub.config.schema, request.name.as_str());
         let (hub, owner) = (hub.clone(), request.owner.to_string());
-        Self { hub, request: request.clone(), key, owner, place: None, asked: None }
+        Self { hub, request: request.clone(), key, owner, place: None, asked: None, listed: None }
     }
 
     /// Asks for the lock once.
@@ -55,7 +67,11 @@ impl Claim {
         let session = hub.session().await?;
         let channel = self.place.as_ref().map(|_| hub.channel.as_str());
         let listed = self.place.as_ref().is_some_and(Place::is_listed);
-        let told = self.place.as_ref().is_some_and(Place::take_told);
+        if let Some(place) = &self.place {
+            place.ask_as(self.request.owner);
+        }
+        // Code that knows the key sees advisory locks alone, and a lease that shall end with its session has to be of one.
+        let push = config.delay && !config.durable && !self.request.name.as_str().starts_with("pg:");
         let name = self.request.name.as_str();
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
@@ -76,7 +92,7 @@ impl Claim {
             &config.sequence,
             &channel,
             &listed,
-            &told,
+            &push,
         ];
         let limit = config.timeout.min(self.request.ttl);
         let sent = hub.clock.now();
@@ -92,9 +108,13 @@ impl Claim {
         };
         let Some(row) = row else { return Err(config.unavailable("an answer without a row")) };
         match row.get::<_, Option<i64>>(0) {
-            Some(token) => self.granted(&session, token, sent).map(Said::Granted),
+            Some(token) => {
+                let advisory = row.get::<_, Option<&str>>(1) != Some("pushed");
+                self.granted(&session, token, sent, self.request.ttl, advisory).map(Said::Granted)
+            }
             None => {
                 self.asked = None;
+                self.listed = row.get::<_, Option<i64>>(11).map(|until| Listed { session, sent, until });
                 self.busy(&row)
             }
         }
@@ -161,11 +181,26 @@ impl Claim {
                 Some(pause) => drop(tokio::time::timeout(pause, place.news()).await),
                 None => place.news().await,
             }
+            if let Some(grant) = self.take_pushed() {
+                return grant;
+            }
             match self.ask_in_turn().await? {
                 Turn::Granted(grant) => return Ok(grant),
                 Turn::Wait(next) => pause = next,
             }
         }
+    }
+
+    /// Takes what a release has granted. It ends with the entry that the server made for the last request, so it counts from that
+    /// one's send; what was granted for an earlier entry, or has not much left, is asked for.
+    fn take_pushed(&mut self) -> Option<Result<Grant>> {
+        let push = self.place.as_ref()?.take_pushed()?;
+        let term = LISTED.min(self.request.ttl);
+        let now = self.hub.clock.now();
+        let Listed { session, sent, .. } = self.listed.take_if(|listed| {
+            push.owner == self.request.owner && push.until == listed.until && now < listed.sent.plus(term / 2)
+        })?;
+        Some(self.granted(&session, push.token, sent, term, false))
     }
 
     /// Asks, if this is the first of those who wait here.
@@ -190,20 +225,28 @@ impl Claim {
     }
 
     /// The lock is ours: hands everything over to a hold.
-    fn granted(&mut self, session: &Arc<Session>, token: i64, sent: Moment) -> Result<Grant> {
+    fn granted(
+        &mut self,
+        session: &Arc<Session>,
+        token: i64,
+        sent: Moment,
+        term: Duration,
+        advisory: bool,
+    ) -> Result<Grant> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
             store: self.hub.config.label.clone(),
             source: format!("{token} is not a token").into(),
         })?;
+        let Request { name, owner, signal, .. } = &self.request;
+        let (session, until) = (Some(session.clone()), sent.plus(term));
+        let bond = Bond::new(self.key, name.clone(), *owner, signal.clone(), session, advisory, until);
+        let hold = Held::new(&self.hub, bond);
         self.asked = None;
         if let Some(place) = self.place.take() {
             place.list(false);
+            place.leave(*owner);
         }
-        let Request { name, owner, ttl, signal, .. } = &self.request;
-        let until = sent.plus(*ttl);
-        let bond = Bond::new(self.key, name.clone(), *owner, signal.clone(), Some(session.clone()), until);
-        let hold = Held::new(&self.hub, bond);
-        Ok(Grant { owner: *owner, token, sent, term: Some(*ttl), pushed: false, hold })
+        Ok(Grant { owner: *owner, token, sent, term: Some(term), pushed: !advisory, hold })
     }
 }
 
@@ -257,8 +300,8 @@ impl Drop for Claim {
                 // Who waited behind others has not asked itself.
                 self.request.seen.note(holder);
             }
-            if place.leave() {
-                leave(&hub, key);
+            if place.leave(self.request.owner) {
+                leave(&hub, key, self.owner.clone());
             }
         }
         if let Some(session) = self.asked.take() {
@@ -271,13 +314,16 @@ impl Drop for Claim {
     }
 }
 
-/// Tells the server that nobody of this process waits any more. If that fails, the entry ends by itself.
-fn leave(hub: &Arc<Hub>, key: Key) {
+/// Tells the server that `owner` does not wait any more. If that fails, its entry and what was granted to it end by themselves.
+fn leave(hub: &Arc<Hub>, key: Key, owner: String) {
     let hub = hub.clone();
     hub.keeper().spawn(async move {
         let Some(session) = hub.current() else { return };
-        let arguments: [&(dyn ToSql + Sync); 3] = [&key.two_part, &key.number, &hub.channel];
-        let _ = session.ask(&hub.clock, &session.statements.leave, &arguments).await;
+        let arguments: [&(dyn ToSql + Sync); 5] =
+            [&session.pid, &key.two_part, &key.number, &hub.channel, &owner];
+        if let Err(error) = session.ask(&hub.clock, &session.statements.leave, &arguments).await {
+            tracing::debug!(%error, "leaving the queue failed");
+        }
     });
 }
 

@@ -50,13 +50,20 @@ impl Hold for Held {
     }
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
-        let Some(session) = self.bond.bound().filter(|session| session.is_usable()).cloned() else {
-            return self.renew(term).await;
-        };
         let (bond, hub) = (&self.bond, &self.hub);
+        let bound = bond.bound().filter(|session| session.is_usable() && bond.advisory).cloned();
+        let Some(session) = bound else {
+            let renewal = self.renew(term).await?;
+            if matches!(renewal, Renewal::Renewed { .. }) {
+                // It does not end with the session any more, and is nobody's here.
+                bond.give_up();
+                hub.bonds.remove(bond);
+            }
+            return Ok(renewal);
+        };
         let sent = hub.clock.now();
         // Before the request is on its way: a release that follows must not give back what this one does.
-        bond.unlock();
+        bond.give_up();
         let (owner, term_ms) = (bond.owner.to_string(), milliseconds(term));
         let key = bond.key;
         let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
@@ -69,15 +76,15 @@ impl Hold for Held {
                 Ok(Renewal::Renewed { sent, term: Some(term) })
             }
             Ok(Ok(_)) => {
-                hub.bonds.relock(bond, hub.clock.now());
+                hub.bonds.keep(bond, hub.clock.now());
                 self.renew(term).await
             }
             Ok(Err(error)) => {
-                hub.bonds.relock(bond, hub.clock.now());
+                hub.bonds.keep(bond, hub.clock.now());
                 Err(hub.config.trouble(error))
             }
             Err(error) => {
-                hub.bonds.relock(bond, hub.clock.now());
+                hub.bonds.keep(bond, hub.clock.now());
                 Err(error)
             }
         }
@@ -95,14 +102,15 @@ pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
         Some(session) => session.clone(),
         None => hub.session().await?,
     };
-    let unlock = bound.is_some() && bond.unlock();
+    let given_up = bound.is_some() && bond.give_up();
+    let unlock = given_up && bond.advisory;
     let (sent, owner, key) = (hub.clock.now(), bond.owner.to_string(), bond.key);
     let ended = bond.until() <= sent;
     let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
         [&session.pid, &key.two_part, &key.number, &owner, &unlock, &ended, &None::<&str>];
     let asked = hub.in_time(session.ask(&hub.clock, &session.statements.release, &arguments)).await;
-    if unlock && !matches!(asked, Ok(Ok(_))) {
-        hub.bonds.relock(bond, hub.clock.now());
+    if given_up && !matches!(asked, Ok(Ok(_))) {
+        hub.bonds.keep(bond, hub.clock.now());
     }
     let rows = match asked {
         Ok(rows) => rows.map_err(|error| hub.config.trouble(error))?,
@@ -227,7 +235,7 @@ async fn ask(
     let two_parts: Vec<bool> = bonds.iter().map(|bond| bond.key.two_part).collect();
     let keys: Vec<i64> = bonds.iter().map(|bond| bond.key.number).collect();
     let owners: Vec<String> = bonds.iter().map(|bond| bond.owner.to_string()).collect();
-    let bound: Vec<bool> = bonds.iter().map(|bond| bond.session.is_some()).collect();
+    let bound: Vec<bool> = bonds.iter().map(|bond| bond.advisory).collect();
     let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
         [&session.pid, &two_parts, &keys, &owners, &terms, &bound, &hub.channel];
     let rows = session.ask(&hub.clock, &session.statements.renew, &arguments).await;
@@ -239,7 +247,7 @@ async fn ask(
             let why = why(&row);
             match why {
                 // It is not there to be given back.
-                Loss::SessionEnded => drop(bond.unlock()),
+                Loss::SessionEnded => drop(bond.give_up()),
                 // The guard lets go when it has stopped its work.
                 Loss::ForceReleased { .. } => {}
                 _ => give_back(hub, bond),

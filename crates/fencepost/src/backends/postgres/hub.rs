@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::config::Config;
 use super::hold::Renewals;
 use super::key::Key;
-use super::queue::Queue;
+use super::queue::{Push, Queue};
 use super::session::{Bonds, Session, Statements};
 use super::wire::{Wire, refuse_pools, set_up};
 use super::{hold, warden};
@@ -193,14 +193,21 @@ impl Hub {
         self.in_time(open).await?
     }
 
-    /// Takes in what the server tells us: `free TWO_PART KEY`, `revoked OWNER REASON`, `taken OWNER REASON`. All of it is a
-    /// hint; a spare one costs a question.
+    /// Takes in what the server tells us: `free TWO_PART KEY`, `granted TWO_PART KEY OWNER TOKEN UNTIL`, `revoked OWNER REASON`,
+    /// `taken OWNER REASON`.
     fn deliver(self: &Arc<Self>, message: &str) {
         let mut words = message.splitn(3, ' ');
         let (Some(what), Some(one), Some(rest)) = (words.next(), words.next(), words.next()) else { return };
         if what == "free" {
             if let Ok(number) = rest.parse() {
                 self.queue.told(Key { two_part: one == "1", number });
+            }
+            return;
+        }
+        if what == "granted" {
+            let Some((number, push)) = rest.split_once(' ') else { return };
+            if let (Ok(number), Some(push)) = (number.parse(), Push::parse(push)) {
+                self.queue.pushed(Key { two_part: one == "1", number }, push);
             }
             return;
         }

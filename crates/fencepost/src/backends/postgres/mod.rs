@@ -81,7 +81,8 @@ impl Backend for Store {
         let (name, owner, hub) = (handle.name(), handle.owner(), &self.0);
         let key = Key::of(&hub.config.schema, name.as_str());
         let until = hub.clock.now().plus(request.ttl);
-        let hold = Held::new(hub, Bond::new(key, name.clone(), owner, request.signal.clone(), None, until));
+        let hold =
+            Held::new(hub, Bond::new(key, name.clone(), owner, request.signal.clone(), None, false, until));
         match hold.renew(request.ttl).await? {
             Renewal::Renewed { sent, term } => {
                 Ok(Grant { owner, token: handle.token(), sent, term, pushed: false, hold })

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::key::Key;
-use crate::Holder;
 use crate::backend::lock;
+use crate::{Holder, Owner};
 
 #[derive(Debug, Default)]
 pub(super) struct Queue(Mutex<HashMap<Key, Line>>);
@@ -19,8 +19,27 @@ struct Line {
     seen: Option<Holder>,
     /// This process is on the server's list of waiters.
     listed: bool,
-    /// The server has told that the lock is ours to take.
-    told: bool,
+    /// Who has asked the server last, as whom the lock may be granted to this process.
+    asker: Option<Owner>,
+    pushed: Option<Push>,
+}
+
+/// A grant that a release has made to one who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Push {
+    pub(super) owner: Owner,
+    pub(super) token: i64,
+    /// Until when its waiter was on the list, which tells one entry from the next.
+    pub(super) until: i64,
+}
+
+impl Push {
+    /// Reads `OWNER TOKEN UNTIL`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let (owner, token, until) = (words.next()?, words.next()?, words.next()?);
+        Some(Self { owner: owner.parse().ok()?, token: token.parse().ok()?, until: until.parse().ok()? })
+    }
 }
 
 impl Queue {
@@ -42,9 +61,20 @@ impl Queue {
     pub(super) fn told(&self, key: Key) {
         if let Some(line) = lock(&self.0).get_mut(&key) {
             line.listed = false;
-            line.told = true;
         }
         self.hint(key);
+    }
+
+    /// The server has granted a lock to one of us, and taken us off its list. Who waits no more gives it back when it leaves.
+    pub(super) fn pushed(&self, key: Key, push: Push) {
+        let mut lines = lock(&self.0);
+        if let Some(line) = lines.get_mut(&key).filter(|line| line.asker == Some(push.owner)) {
+            line.listed = false;
+            line.pushed = Some(push);
+            if let Some(first) = line.seats.front() {
+                first.notify_one();
+            }
+        }
     }
 
     pub(super) fn hint_all(&self) {
@@ -84,9 +114,14 @@ impl Place {
         self.with(|line| line.listed)
     }
 
-    /// Whether the server has told that the lock is ours to take, since this was last asked.
-    pub(super) fn take_told(&self) -> bool {
-        self.with(|line| std::mem::take(&mut line.told))
+    /// The server is asked as `owner` from now on.
+    pub(super) fn ask_as(&self, owner: Owner) {
+        self.with(|line| line.asker = Some(owner));
+    }
+
+    /// What the server has granted, since this was last called.
+    pub(super) fn take_pushed(&self) -> Option<Push> {
+        self.with(|line| line.pushed.take())
     }
 
     pub(super) fn list(&self, listed: bool) {
@@ -102,9 +137,15 @@ impl Place {
         self.with(|line| line.seen.clone())
     }
 
-    /// Gives the place up. `true` if nobody waits here any more and the server's list says otherwise.
-    pub(super) fn leave(self) -> bool {
-        self.with(|line| line.listed && line.seats.len() == 1)
+    /// Gives the place up. `true` if the server has been asked as `owner`, and may grant the lock to it yet.
+    pub(super) fn leave(self, owner: Owner) -> bool {
+        self.with(|line| {
+            let asked = line.asker == Some(owner);
+            if asked {
+                line.asker = None;
+            }
+            asked
+        })
     }
 }
 
@@ -140,20 +181,40 @@ mod tests {
         queue.hint(Key::from(1));
         queue.hint(Key::from(2));
         assert!(has_news(&one) && !has_news(&two));
-        one.list(true);
-        assert!(!one.leave(), "another one waits here");
+        let (first, second) = (Owner::fresh(), Owner::fresh());
+        one.ask_as(first);
+        assert!(!two.leave(second), "it has not asked");
+        let two = queue.join(Key::from(1));
+        assert!(one.leave(first), "the server has to be told");
         assert!(two.is_first() && has_news(&two));
-        assert!(two.leave(), "the server has to be told");
+        assert!(!two.leave(second));
         assert!(lock(&queue.0).is_empty());
     }
 
     #[test]
-    fn whoever_was_told_is_not_on_the_list_any_more() {
+    fn a_grant_reaches_the_one_who_asked_and_nobody_else() {
         let queue = Arc::<Queue>::default();
         let place = queue.join(Key::from(1));
+        let push = Push { owner: Owner::fresh(), token: 7, until: 8 };
+        queue.pushed(Key::from(1), push);
+        assert!(!has_news(&place), "nobody has asked");
+        place.ask_as(push.owner);
         place.list(true);
-        queue.told(Key::from(1));
+        queue.pushed(Key::from(2), push);
+        assert!(!has_news(&place));
+        queue.pushed(Key::from(1), push);
         assert!(has_news(&place) && !place.is_listed());
-        assert!(!place.leave(), "there is nothing to tell the server");
+        assert_eq!(place.take_pushed(), Some(push));
+        assert_eq!(place.take_pushed(), None);
+        assert!(place.leave(push.owner), "the server has to be told");
+    }
+
+    #[test]
+    fn a_grant_is_read_as_the_server_writes_it() {
+        let owner = Owner::fresh();
+        assert_eq!(Push::parse(&format!("{owner} 12 34")), Some(Push { owner, token: 12, until: 34 }));
+        for wrong in ["", "12 34", "x 12 34", &format!("{owner} 12"), &format!("{owner} x 34")] {
+            assert_eq!(Push::parse(wrong), None, "{wrong}");
+        }
     }
 }

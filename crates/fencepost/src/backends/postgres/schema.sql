@@ -31,6 +31,11 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.waiters (
     channel text NOT NULL,
     since timestamptz NOT NULL,
     until timestamptz NOT NULL,
+    owner text,                     -- as whom a release may grant it the lock; none: it is told, and asks
+    term bigint,                    -- the grant's, in milliseconds; it ends with the entry at the latest
+    host text,
+    process integer,
+    note text,
     PRIMARY KEY (two_part, key, channel)
 ) WITH (fillfactor = 50);
 
@@ -144,19 +149,23 @@ $$;
 --   held      by a lease, of which o_left milliseconds are left
 --   foreign   by a session that has the advisory lock and no lease
 --   moving    by nobody we can name: it is changing hands, or a transaction has it
--- With a_channel, the caller waits and is told there, a_listed says that it is on the list already, a_told that it was told; and it lets a waiter that was
--- told before go first, for a tenth of a second. Whoever only tries takes what is free.
+-- With a_channel, the caller waits and is told there, for as long as o_until says (in microseconds), and lets a waiter that was told before go first, for
+-- a tenth of a second; a_listed says that it is on the list already. Whoever only tries takes what is free.
+-- With a_push, a release may grant the lock to the caller while it waits. If one has, o_state is
+--   pushed    and the grant is a lease alone, as that of a detached lock
 CREATE OR REPLACE FUNCTION @schema@.acquire(
     a_pid integer, a_two_part boolean, a_key bigint, a_name text, a_owner text, a_term bigint,
     a_host text, a_process integer, a_note text, a_session text, a_own_channel text,
-    a_delay boolean, a_sequence text, a_channel text, a_listed boolean, a_told boolean DEFAULT false,
+    a_delay boolean, a_sequence text, a_channel text, a_listed boolean, a_push boolean DEFAULT false,
     OUT o_token bigint, OUT o_state text, OUT o_name text, OUT o_owner text, OUT o_holder_token bigint,
-    OUT o_host text, OUT o_process integer, OUT o_note text, OUT o_since bigint, OUT o_left bigint, OUT o_revoked text
+    OUT o_host text, OUT o_process integer, OUT o_note text, OUT o_since bigint, OUT o_left bigint, OUT o_revoked text,
+    OUT o_until bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     held @schema@.locks;
     locked boolean;
     blocked boolean;
+    listed timestamptz;
 BEGIN
     IF a_pid <> pg_backend_pid() THEN
         PERFORM @schema@.check_backend(a_pid);
@@ -164,10 +173,21 @@ BEGIN
     FOR turn IN 1..3 LOOP
         locked := false;
         blocked := false;
-        IF a_channel IS NOT NULL AND NOT (a_told AND turn = 1) THEN
+        IF a_channel IS NOT NULL THEN
             -- Whoever waits does not touch the advisory lock while the last release has promised it to another: that
             -- one is about to take it. The same while there is a lease, as far as that does not depend on its session.
             SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key;
+            IF held.owner = a_owner THEN
+                UPDATE @schema@.locks l
+                SET ends = greatest(l.ends, clock_timestamp() + a_term * interval '1 millisecond')
+                WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.revoked IS NULL
+                  AND l.ends > clock_timestamp()
+                RETURNING l.token INTO o_token;
+                IF FOUND THEN
+                    o_state := 'pushed';
+                    RETURN;
+                END IF;
+            END IF;
             blocked := CASE WHEN held.owner IS NOT NULL THEN held.ends > clock_timestamp() AND (held.delay OR held.session IS NULL)
                             ELSE held.promised <> a_channel AND held.ends >= clock_timestamp() - interval '100 milliseconds' END;
             -- Without the row's lock, which that one needs now. If its release should miss us, we ask soon again.
@@ -224,9 +244,14 @@ BEGIN
         SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key;
     END IF;
     IF a_channel IS NOT NULL THEN
-        INSERT INTO @schema@.waiters AS w (two_part, key, channel, since, until)
-        VALUES (a_two_part, a_key, a_channel, clock_timestamp(), clock_timestamp() + interval '3 seconds')
-        ON CONFLICT (two_part, key, channel) DO UPDATE SET until = excluded.until;
+        INSERT INTO @schema@.waiters AS w (two_part, key, channel, since, until, owner, term, host, process, note)
+        VALUES (a_two_part, a_key, a_channel, clock_timestamp(), clock_timestamp() + interval '3 seconds',
+                CASE WHEN a_push THEN a_owner END, a_term, a_host, a_process, a_note)
+        ON CONFLICT (two_part, key, channel) DO UPDATE
+        SET until = excluded.until, owner = excluded.owner, term = excluded.term, host = excluded.host,
+            process = excluded.process, note = excluded.note
+        RETURNING w.until INTO listed;
+        o_until := (extract(epoch FROM listed) * 1000000)::bigint;
     END IF;
     o_name := a_name;
     IF held.owner IS NOT NULL THEN
@@ -265,7 +290,7 @@ END $$;
 
 -- Gives a lock back, if it is a_owner's. a_unlock: this session may have its advisory lock, and gives that back even
 -- if the row is not a_owner's. a_ended: the lease should have ended, so nobody is waited for who has locked the row.
--- o_woken is the channel of the waiter that was told. a_session asks whether a session,
+-- o_woken is the channel of the waiter that was told, or has it now. a_session asks whether a session,
 -- in which the lock may still be granted, has ended.
 CREATE OR REPLACE FUNCTION @schema@.release(
     a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_ended boolean, a_session text,
@@ -273,6 +298,8 @@ CREATE OR REPLACE FUNCTION @schema@.release(
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     done boolean;
+    first @schema@.waiters;
+    fresh bigint;
 BEGIN
     IF a_pid <> pg_backend_pid() THEN
         PERFORM @schema@.check_backend(a_pid);
@@ -300,27 +327,62 @@ BEGIN
         -- A release that a crash undoes costs the rest of the lease, and no more.
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    UPDATE @schema@.locks l
-    SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL,
-        promised = (SELECT w.channel FROM @schema@.waiters w
-                    WHERE w.two_part = a_two_part AND w.key = a_key AND w.until > clock_timestamp() ORDER BY w.since LIMIT 1)
-    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner
-    RETURNING l.promised INTO o_woken;
+    -- Whoever enters itself among the waiters has locked this row: before this, and is seen, or behind, and sees what this has done.
+    PERFORM FROM @schema@.locks l
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner FOR NO KEY UPDATE;
     o_found := FOUND;
-    IF o_woken IS NOT NULL THEN
-        done := pg_notify(o_woken, 'free ' || a_two_part::integer || ' ' || a_key) IS NULL;
-        DELETE FROM @schema@.waiters w WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = o_woken;
-    ELSIF o_found THEN
-        -- This has the row's lock by now, so it sees who came onto the list while it waited for that.
-        o_woken := @schema@.wake(a_two_part, a_key);
+    IF o_found THEN
+        DELETE FROM @schema@.waiters w
+        WHERE w.two_part = a_two_part AND w.key = a_key
+          AND w.channel = (SELECT c.channel FROM @schema@.waiters c
+                           WHERE c.two_part = a_two_part AND c.key = a_key AND c.until > clock_timestamp()
+                             AND c.owner IS DISTINCT FROM a_owner
+                           ORDER BY c.since LIMIT 1)
+        RETURNING * INTO first;
+        o_woken := first.channel;
     END IF;
-    -- Assigned rather than performed: that is no statement of its own, and whoever waits is told only when this is done.
+    -- Assigned rather than performed: that is no statement of its own.
     IF a_unlock AND o_found AND NOT a_two_part THEN
         done := pg_advisory_unlock(a_key);
     ELSIF a_unlock AND o_found THEN
         PERFORM @schema@.unlock(a_two_part, a_key);
     ELSIF a_unlock THEN
         PERFORM @schema@.settle(a_two_part, a_key);
+    END IF;
+    -- A transaction that waits for the advisory lock has it by now: it comes first, since nobody tells it anything.
+    IF first.owner IS NOT NULL AND pg_try_advisory_xact_lock(a_key) THEN
+        -- Grants it right away: a lease alone, until its entry ends, so that it counts from when it asked to be entered.
+        UPDATE @schema@.locks l
+        SET token = @schema@.next_token(l.token, NULL), owner = first.owner, since = clock_timestamp(),
+            ends = least(first.until, clock_timestamp() + first.term * interval '1 millisecond'), host = first.host,
+            process = first.process, note = first.note, session = NULL, channel = first.channel, delay = true,
+            revoked = NULL, promised = NULL
+        WHERE l.two_part = a_two_part AND l.key = a_key
+        RETURNING l.token INTO fresh;
+        done := pg_notify(o_woken, 'granted ' || a_two_part::integer || ' ' || a_key || ' ' || first.owner || ' ' || fresh || ' '
+                          || (extract(epoch FROM first.until) * 1000000)::bigint) IS NULL;
+    ELSIF o_found THEN
+        UPDATE @schema@.locks l
+        SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL, promised = o_woken
+        WHERE l.two_part = a_two_part AND l.key = a_key;
+        IF o_woken IS NOT NULL THEN
+            done := pg_notify(o_woken, 'free ' || a_two_part::integer || ' ' || a_key) IS NULL;
+        END IF;
+    END IF;
+END $$;
+
+-- Takes a waiter off the list, and gives back what it may have been granted meanwhile.
+CREATE OR REPLACE FUNCTION @schema@.leave(a_pid integer, a_two_part boolean, a_key bigint, a_channel text, a_owner text)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    -- A release that has seen the entry is waited for, and what it has granted is seen below.
+    PERFORM FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key FOR NO KEY UPDATE;
+    DELETE FROM @schema@.waiters w
+    WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = a_channel AND coalesce(w.owner, a_owner) = a_owner;
+    PERFORM FROM @schema@.locks l
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.session IS NULL;
+    IF FOUND THEN
+        PERFORM @schema@.release(a_pid, a_two_part, a_key, a_owner, false, false, NULL);
     END IF;
 END $$;
 

@@ -1,8 +1,10 @@
 //! The session that has the advisory locks of this client, and the locks it holds.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -58,7 +60,7 @@ impl Statements {
             prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5, $6, $7)"),
             prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6, $7)"),
             prepare("SELECT @schema@.detach($1, $2, $3, $4, $5)"),
-            prepare("DELETE FROM @schema@.waiters WHERE two_part = $1 AND key = $2 AND channel = $3"),
+            prepare("SELECT @schema@.leave($1, $2, $3, $4, $5)"),
         )?;
         Ok(Self { acquire, release, renew, detach, leave })
     }
@@ -88,7 +90,12 @@ impl Session {
         statement: &Statement,
         arguments: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let rows = self.wire.client.query(statement, arguments).await;
+        let mut query = pin!(self.wire.client.query(statement, arguments));
+        let first = self.wire.at_once(|| query.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        let rows = match first {
+            Poll::Ready(rows) => rows,
+            Poll::Pending => query.await,
+        };
         *lock(&self.heard) = clock.now();
         if rows.as_ref().is_err_and(is_another) {
             self.wire.close();
@@ -163,10 +170,12 @@ pub(super) struct Bond {
     pub(super) name: Name,
     pub(super) owner: Owner,
     pub(super) signal: Arc<Signal>,
-    /// Whose advisory lock it is; `None` for one that is a lease alone.
+    /// With which it ends; `None` for one that was attached.
     pub(super) session: Option<Arc<Session>>,
-    /// The advisory lock has not been given back yet. It counts on the server, so it is given back once.
-    locked: AtomicBool,
+    /// The session has its advisory lock; it is not a lease alone.
+    pub(super) advisory: bool,
+    /// It has not been given back yet. An advisory lock counts on the server, so it is given back once.
+    kept: AtomicBool,
     /// When the lease ends, by our clock.
     pub(super) until: Mutex<Moment>,
 }
@@ -178,20 +187,21 @@ impl Bond {
         owner: Owner,
         signal: Arc<Signal>,
         session: Option<Arc<Session>>,
+        advisory: bool,
         until: Moment,
     ) -> Arc<Self> {
-        let locked = AtomicBool::new(session.is_some());
-        Arc::new(Self { key, name, owner, signal, session, locked, until: Mutex::new(until) })
+        let kept = AtomicBool::new(session.is_some());
+        Arc::new(Self { key, name, owner, signal, session, advisory, kept, until: Mutex::new(until) })
     }
 
-    /// The session, while it has the advisory lock.
+    /// The session, until the lock is given back.
     pub(super) fn bound(&self) -> Option<&Arc<Session>> {
-        self.session.as_ref().filter(|_| self.locked.load(Ordering::Acquire))
+        self.session.as_ref().filter(|_| self.kept.load(Ordering::Acquire))
     }
 
-    /// Makes the caller the one who gives the advisory lock back; `false` if somebody has.
-    pub(super) fn unlock(&self) -> bool {
-        self.locked.swap(false, Ordering::AcqRel)
+    /// Makes the caller the one who gives the lock back; `false` if somebody has.
+    pub(super) fn give_up(&self) -> bool {
+        self.kept.swap(false, Ordering::AcqRel)
     }
 
     pub(super) fn until(&self) -> Moment {
@@ -218,8 +228,7 @@ impl Bonds {
         }
     }
 
-    /// Forgets a lock, unless it was attached anew, or its session still has the advisory lock, which the warden gives back
-    /// when the lease has ended.
+    /// Forgets a lock, unless it was attached anew, or was not given back, which the warden does when the lease has ended.
     pub(super) fn remove(&self, bond: &Arc<Bond>) {
         if bond.bound().is_some_and(|session| session.is_usable()) {
             return;
@@ -238,10 +247,10 @@ impl Bonds {
         }
     }
 
-    /// The advisory lock of a bond may not have been given back after all: the warden tries again. Once too often does no harm,
-    /// the server looks whose it is.
-    pub(super) fn relock(&self, bond: &Arc<Bond>, now: Moment) {
-        bond.locked.store(true, Ordering::Release);
+    /// A lock may not have been given back after all: the warden tries again. Once too often does no harm, the server looks
+    /// whose it is.
+    pub(super) fn keep(&self, bond: &Arc<Bond>, now: Moment) {
+        bond.kept.store(true, Ordering::Release);
         if let Some(session) = bond.bound().filter(|session| session.is_usable()) {
             lock(&self.0).entry(bond.owner).or_insert_with(|| bond.clone());
             session.alarm.set(bond.until().max(now.plus(RETRY)));
@@ -252,7 +261,7 @@ impl Bonds {
         lock(&self.0).get(&owner).cloned()
     }
 
-    /// The locks that a session has.
+    /// The locks that end with a session.
     pub(super) fn on(&self, session: &Arc<Session>) -> Vec<Arc<Bond>> {
         let bonds = lock(&self.0);
         bonds.values().filter(|bond| bond.is_on(session) && bond.bound().is_some()).cloned().collect()

@@ -1,7 +1,9 @@
 //! One connection, driven on the keeper's runtime: whatever becomes of the caller's, what was sent is answered.
 
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -9,6 +11,7 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Socket};
 
 use super::config::{Config, KEEPALIVE, USER_TIMEOUT};
 use super::trouble::FIX;
+use crate::backend::lock;
 use crate::keeper::Keeper;
 use crate::{Error, Result};
 
@@ -17,12 +20,71 @@ pub(super) struct Wire {
     /// Ends with the connection.
     ended: watch::Receiver<()>,
     driver: AbortHandle,
+    /// The driver's, so that it ends with the driver.
+    line: Weak<Mutex<Line>>,
+    bell: Arc<Bell>,
     /// A forked child has the parent's memory and not its threads: nobody would drive this there.
     process: u32,
 }
 
 type Messages =
     Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> + Send>;
+
+/// What drives a connection: it writes what was asked, hands out the answers, and returns what the server says unasked.
+struct Line {
+    messages: Messages,
+    notified: Box<dyn Fn(&str) + Send>,
+    ended: bool,
+}
+
+impl Line {
+    /// Goes on as far as is possible without waiting; `Ready` when the connection has ended.
+    fn go_on(&mut self, waker: &Waker) -> Poll<()> {
+        while !self.ended {
+            match (self.messages)(&mut Context::from_waker(waker)) {
+                Poll::Ready(Some(Ok(AsyncMessage::Notification(news)))) => (self.notified)(news.payload()),
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(_) => self.ended = true,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Wakes the driver of a connection, except while somebody else does its work, who looks afterwards whether there is more.
+#[derive(Debug, Default)]
+struct Bell {
+    driver: Mutex<Option<Waker>>,
+    /// How many threads do the driver's work now.
+    hands: AtomicUsize,
+    rung: AtomicBool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        if self.hands.load(Ordering::SeqCst) == 0 {
+            self.wake_driver();
+        }
+    }
+
+    fn wake_driver(&self) {
+        if let Some(driver) = &*lock(&self.driver) {
+            driver.wake_by_ref();
+        }
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
 
 impl Wire {
     /// Connects. Called on the keeper's runtime.
@@ -31,17 +93,44 @@ impl Wire {
         keeper: &Keeper,
         notified: impl Fn(&str) + Send + 'static,
     ) -> Result<Self> {
-        let (client, mut messages) = dial(config).await?;
+        let (client, messages) = dial(config).await?;
         let (alive, ended) = watch::channel(());
+        let line = Arc::new(Mutex::new(Line { messages, notified: Box::new(notified), ended: false }));
+        let bell = Arc::<Bell>::default();
+        let (weak, waker, rings) = (Arc::downgrade(&line), Waker::from(bell.clone()), bell.clone());
         let driver = keeper.runtime().spawn(async move {
-            while let Some(Ok(message)) = poll_fn(&mut *messages).await {
-                if let AsyncMessage::Notification(notification) = message {
-                    notified(notification.payload());
-                }
-            }
+            poll_fn(|context| {
+                *lock(&rings.driver) = Some(context.waker().clone());
+                lock(&line).go_on(&waker)
+            })
+            .await;
             drop(alive);
         });
-        Ok(Self { client, ended, driver: driver.abort_handle(), process: std::process::id() })
+        let driver = driver.abort_handle();
+        Ok(Self { client, ended, driver, line: weak, bell, process: std::process::id() })
+    }
+
+    /// Asks something: `send` puts it into the driver's hands, and this takes it to the server at once, from the caller's
+    /// thread. Waking the driver's for that would cost a change of threads in every request.
+    pub(super) fn at_once<T>(&self, send: impl FnOnce() -> T) -> T {
+        if !self.is_usable() {
+            return send();
+        }
+        self.bell.hands.fetch_add(1, Ordering::SeqCst);
+        let sent = send();
+        let mut left = true;
+        // If it is locked, the driver or another caller is at work, who may have looked before this was sent.
+        if let Some(line) = self.line.upgrade()
+            && let Ok(mut line) = line.try_lock()
+        {
+            self.bell.rung.store(false, Ordering::SeqCst);
+            left = line.go_on(&Waker::from(self.bell.clone())).is_ready();
+        }
+        self.bell.hands.fetch_sub(1, Ordering::SeqCst);
+        if left || self.bell.rung.load(Ordering::SeqCst) {
+            self.bell.wake_driver();
+        }
+        sent
     }
 
     pub(super) fn is_usable(&self) -> bool {
