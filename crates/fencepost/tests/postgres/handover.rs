@@ -1,6 +1,6 @@
 //! A release gives the lock to the first who waits, without being asked: a lease alone, that ends with its session all the same.
 
-use fencepost::{Guard, Locks, Loss, State};
+use fencepost::{Error, Guard, Locks, Loss, State};
 use fencepost_testkit::Proxy;
 use tokio::task::JoinHandle;
 
@@ -179,10 +179,7 @@ async fn a_transaction_that_waits_is_not_passed_over() {
     let mut psql = Psql::start(&database);
     psql.tell("BEGIN");
     psql.tell("SELECT fencepost.lock_in_transaction('a')");
-    until("the transaction waits", async || {
-        database.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") != "0"
-    })
-    .await;
+    until("the transaction waits", async || database.waits_for_an_advisory_lock()).await;
     let token = held.token().get();
     held.release().await.unwrap();
     assert!(psql.answer().parse::<u64>().unwrap() > token);
@@ -240,4 +237,107 @@ async fn a_lock_that_was_handed_over_can_be_forced_back() {
     let guard = bounded("the waiter gets it", waits).await.unwrap();
     assert!(guard.valid_for() <= Some(ms(300)));
     take(&one, "b").await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_has_the_lock_holds_up_nobody_who_waits_or_stops_waiting() {
+    let database = Database::new();
+    // Less than the transaction takes: whoever was behind it would fail.
+    let url = format!("{}?timeout=2s", database.server.url(&database.name));
+    database.locks().await.close().await;
+    let locks = Locks::connect(&url).await.unwrap();
+    let other = locks.lock("other").ttl(ms(3_000)).acquire().await.unwrap();
+    take(&locks, "a").await.release().await.unwrap();
+    let held = take(&locks, "a").await;
+    let one = database.locks().await;
+    let waits = waiter(&database, &one, "a").await;
+    let mut psql = Psql::start(&database);
+    psql.tell("BEGIN");
+    psql.tell("SELECT fencepost.lock_in_transaction('a')");
+    until("the transaction waits", async || database.waits_for_an_advisory_lock()).await;
+    held.release().await.unwrap();
+    psql.answer();
+    // The one who waits goes on to ask, and several stop.
+    for _ in 0..5 {
+        let error = locks.lock("a").wait(ms(300)).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    }
+    let asked = one.lock("a").wait(ms(300)).acquire().await.unwrap_err();
+    assert!(matches!(asked, Error::Timeout { .. }), "{asked:?}");
+    assert!(!waits.is_finished());
+    other.extend().await.unwrap();
+    psql.tell("COMMIT");
+    bounded("the waiter gets it", waits).await.unwrap().release().await.unwrap();
+    other.release().await.unwrap();
+    database.is_clear().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_stops_waiting_leaves_the_others_of_its_process_on_the_list() {
+    let database = Database::new();
+    for parameters in ["durable=yes", "durable=no"] {
+        let (one, two) = (database.locks().await, database.locks_with(parameters).await);
+        let held = take(&one, "a").await;
+        let waits = waiter(&database, &two, "a").await;
+        let behind = tokio::spawn({
+            let lock = patient(&two, "a");
+            async move { lock.acquire().await.unwrap() }
+        });
+        until("both wait", async || two.stats().waiting_now == 2).await;
+        let first = database.psql("SELECT owner FROM fencepost.waiters");
+        waits.abort();
+        assert!(waits.await.unwrap_err().is_cancelled());
+        until("the next one is on the list", async || {
+            let owner = database.psql("SELECT owner FROM fencepost.waiters");
+            !owner.is_empty() && owner != first
+        })
+        .await;
+        // What the first one has sent behind itself has arrived.
+        two.check().await.unwrap();
+        assert_eq!(database.psql("SELECT count(*) FROM fencepost.waiters"), "1", "{parameters}");
+        held.release().await.unwrap();
+        bounded("it gets the lock", behind).await.unwrap().release().await.unwrap();
+        database.is_clear().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_asks_while_it_is_handed_over_is_not_entered_again() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    take(&locks, "a").await.release().await.unwrap();
+    // The steps of the functions, in the order in which they can meet.
+    let key = database.psql("SELECT key FROM fencepost.locks WHERE name = 'a'");
+    let ask = |owner: &str, wait: &str| {
+        format!(
+            "SELECT coalesce(o_state, 'granted') FROM fencepost.acquire(pg_backend_pid(), false, {key}, 'a', '{owner}', 60000, 'h', 1, '', \
+             's' || pg_backend_pid(), 'c', true, NULL, {wait}, false, true)"
+        )
+    };
+    let mut holder = Psql::start(&database);
+    assert_eq!(holder.ask(&ask("one", "NULL")), "granted");
+    let mut waiter = Psql::start(&database);
+    assert_eq!(waiter.ask(&ask("two", "'c'")), "held");
+    holder.tell("BEGIN");
+    let release = format!(
+        "SELECT o_found FROM fencepost.release(pg_backend_pid(), false, {key}, 'one', true, false, NULL)"
+    );
+    assert_eq!(holder.ask(&release), "t");
+    // It meets the release, which has not ended, and enters itself behind it.
+    waiter.tell(&ask("two", "'c'"));
+    until("it waits for the release", async || {
+        database.psql(
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        ) == "1"
+    })
+    .await;
+    holder.tell("COMMIT");
+    assert_eq!(waiter.answer(), "moving");
+    assert_eq!(waiter.ask(&ask("two", "'c'")), "pushed");
+    assert_eq!(
+        database.psql("SELECT count(*) FROM fencepost.waiters"),
+        "0",
+        "or the next release grants it to nobody"
+    );
 }

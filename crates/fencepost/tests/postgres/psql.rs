@@ -62,10 +62,7 @@ async fn a_waiting_psql_gets_the_lock_when_we_release() {
     for (name, key) in keys() {
         let guard = take(&locks, &name).await;
         psql.tell(&format!("SELECT pg_advisory_lock({key}), 1"));
-        until("psql waits", async || {
-            database.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") != "0"
-        })
-        .await;
+        until("psql waits", async || database.waits_for_an_advisory_lock()).await;
         guard.release().await.unwrap();
         assert_eq!(psql.answer(), "|1");
         assert!(locks.lock(&name).try_acquire().await.unwrap().is_none());

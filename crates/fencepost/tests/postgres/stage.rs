@@ -87,6 +87,13 @@ impl Database {
         )
     }
 
+    /// Whether a session is blocked in `pg_advisory_lock`, or what calls it.
+    pub(crate) fn waits_for_an_advisory_lock(&self) -> bool {
+        let sql = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+                   WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()";
+        self.psql(sql) != "0"
+    }
+
     /// How many locks are held, by the table.
     pub(crate) fn rows(&self) -> String {
         self.psql("SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL AND ends > clock_timestamp()")

@@ -2,6 +2,7 @@
 //! itself: the release goes over the same connection, right behind what it undoes.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinHandle;
@@ -14,7 +15,7 @@ use super::key::Key;
 use super::queue::Place;
 use super::session::{Bond, Session};
 use super::trouble;
-use crate::backend::{Grant, Request};
+use crate::backend::{Grant, Request, Seen};
 use crate::clock::Moment;
 use crate::wait::jittered;
 use crate::{Error, FencingToken, Holder, Name, Result};
@@ -160,12 +161,13 @@ impl Claim {
         };
         // The rest on the keeper's thread, where news arrive: they need not go through the caller's to become a request.
         let keeper = self.hub.keeper();
+        let (hub, key, seen) = (self.hub.clone(), self.key, self.request.seen.clone());
         let task = keeper.runtime().spawn(async move {
             let hub = self.hub.clone();
             self.wait(pause).await.map(|grant| Fresh { hub, grant: Some(grant) })
         });
-        let mut waiting = Waiting(task);
-        match (&mut waiting.0).await {
+        let mut waiting = Waiting { task, hub, key, seen };
+        match (&mut waiting.task).await {
             Ok(granted) => granted?.take(),
             Err(_) => Err(Error::Unavailable {
                 store: "(this process)".to_owned(),
@@ -261,11 +263,22 @@ enum Turn {
 }
 
 /// A task that ends with whoever waits for it.
-struct Waiting(JoinHandle<Result<Fresh>>);
+struct Waiting {
+    task: JoinHandle<Result<Fresh>>,
+    hub: Arc<Hub>,
+    key: Key,
+    seen: Arc<Seen>,
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.abort();
+        // Who waited behind others has not asked itself. Here and not in the task, which ends later than the caller goes on.
+        if !self.task.is_finished()
+            && let Some(holder) = self.hub.queue.seen(self.key)
+        {
+            self.seen.note(holder);
+        }
+        self.task.abort();
     }
 }
 
@@ -296,10 +309,6 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let (hub, key) = (self.hub.clone(), self.key);
         if let Some(place) = self.place.take() {
-            if let Some(holder) = place.seen() {
-                // Who waited behind others has not asked itself.
-                self.request.seen.note(holder);
-            }
             if place.leave(self.request.owner) {
                 leave(&hub, key, self.owner.clone());
             }
@@ -316,15 +325,25 @@ impl Drop for Claim {
 
 /// Tells the server that `owner` does not wait any more. If that fails, its entry and what was granted to it end by themselves.
 fn leave(hub: &Arc<Hub>, key: Key, owner: String) {
-    let hub = hub.clone();
-    hub.keeper().spawn(async move {
-        let Some(session) = hub.current() else { return };
-        let arguments: [&(dyn ToSql + Sync); 5] =
-            [&session.pid, &key.two_part, &key.number, &hub.channel, &owner];
-        if let Err(error) = session.ask(&hub.clock, &session.statements.leave, &arguments).await {
-            tracing::debug!(%error, "leaving the queue failed");
+    let Some(session) = hub.current() else { return };
+    let (keeper, hub) = (hub.keeper(), hub.clone());
+    let mut leaving = Box::pin(async move {
+        let mut pause = Duration::from_millis(20);
+        while pause < LISTED {
+            let arguments: [&(dyn ToSql + Sync); 5] =
+                [&session.pid, &key.two_part, &key.number, &hub.channel, &owner];
+            match session.ask(&hub.clock, &session.statements.leave, &arguments).await {
+                Ok(rows) if rows.first().is_none_or(|row| row.get(0)) => return,
+                Ok(_) => tokio::time::sleep(pause).await,
+                Err(error) => return tracing::debug!(%error, "leaving the queue failed"),
+            }
+            pause *= 2;
         }
     });
+    // Sent here and now: the store may be closed next.
+    if leaving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        keeper.spawn(leaving);
+    }
 }
 
 /// Undoes a request whose answer nobody waits for.

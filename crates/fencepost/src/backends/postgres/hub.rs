@@ -200,7 +200,7 @@ impl Hub {
         let (Some(what), Some(one), Some(rest)) = (words.next(), words.next(), words.next()) else { return };
         if what == "free" {
             if let Ok(number) = rest.parse() {
-                self.queue.told(Key { two_part: one == "1", number });
+                self.queue.hint(Key { two_part: one == "1", number });
             }
             return;
         }

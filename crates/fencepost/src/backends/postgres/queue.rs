@@ -17,7 +17,7 @@ struct Line {
     seats: VecDeque<Arc<Notify>>,
     /// The holder that the one who asks saw last.
     seen: Option<Holder>,
-    /// This process is on the server's list of waiters.
+    /// This process may be on the server's list of waiters.
     listed: bool,
     /// Who has asked the server last, as whom the lock may be granted to this process.
     asker: Option<Owner>,
@@ -57,24 +57,20 @@ impl Queue {
         }
     }
 
-    /// The server has told us that a lock is ours to take, and taken us off its list.
-    pub(super) fn told(&self, key: Key) {
-        if let Some(line) = lock(&self.0).get_mut(&key) {
-            line.listed = false;
-        }
-        self.hint(key);
-    }
-
     /// The server has granted a lock to one of us, and taken us off its list. Who waits no more gives it back when it leaves.
     pub(super) fn pushed(&self, key: Key, push: Push) {
         let mut lines = lock(&self.0);
         if let Some(line) = lines.get_mut(&key).filter(|line| line.asker == Some(push.owner)) {
-            line.listed = false;
             line.pushed = Some(push);
             if let Some(first) = line.seats.front() {
                 first.notify_one();
             }
         }
+    }
+
+    /// The holder that the first one saw last.
+    pub(super) fn seen(&self, key: Key) -> Option<Holder> {
+        lock(&self.0).get(&key).and_then(|line| line.seen.clone())
     }
 
     pub(super) fn hint_all(&self) {
@@ -109,7 +105,7 @@ impl Place {
         self.news.notified().await;
     }
 
-    /// Whether this process is on the server's list of waiters.
+    /// Whether this process may be on the server's list of waiters.
     pub(super) fn is_listed(&self) -> bool {
         self.with(|line| line.listed)
     }
@@ -199,11 +195,10 @@ mod tests {
         queue.pushed(Key::from(1), push);
         assert!(!has_news(&place), "nobody has asked");
         place.ask_as(push.owner);
-        place.list(true);
         queue.pushed(Key::from(2), push);
         assert!(!has_news(&place));
         queue.pushed(Key::from(1), push);
-        assert!(has_news(&place) && !place.is_listed());
+        assert!(has_news(&place));
         assert_eq!(place.take_pushed(), Some(push));
         assert_eq!(place.take_pushed(), None);
         assert!(place.leave(push.owner), "the server has to be told");

@@ -1,7 +1,8 @@
 -- The tables and functions of the PostgreSQL store. @schema@ stands for the name of the schema, quoted.
 --
 -- A lock is an advisory lock of its holder's session *and* a row here whose lease has not ended. The row keeps others out
--- when the session is gone, and the advisory lock keeps out code that knows nothing of the row.
+-- when the session is gone, and the advisory lock keeps out code that knows nothing of the row. A lock that was detached, or handed
+-- to a waiter, is the row alone.
 -- All functions expect READ COMMITTED: each statement in them then sees what was committed before it began, and not
 -- only what was committed before the advisory lock was asked for.
 
@@ -31,11 +32,12 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.waiters (
     channel text NOT NULL,
     since timestamptz NOT NULL,
     until timestamptz NOT NULL,
-    owner text,                     -- as whom a release may grant it the lock; none: it is told, and asks
-    term bigint,                    -- the grant's, in milliseconds; it ends with the entry at the latest
-    host text,
-    process integer,
-    note text,
+    owner text NOT NULL,
+    push boolean NOT NULL,          -- a release may grant it the lock; otherwise it is told, and asks
+    term bigint NOT NULL,           -- the grant's, in milliseconds; it ends with the entry at the latest
+    host text NOT NULL,
+    process integer NOT NULL,
+    note text NOT NULL,
     PRIMARY KEY (two_part, key, channel)
 ) WITH (fillfactor = 50);
 
@@ -185,6 +187,9 @@ BEGIN
                 RETURNING l.token INTO o_token;
                 IF FOUND THEN
                     o_state := 'pushed';
+                    -- An ask that met the release has made an entry behind it.
+                    DELETE FROM @schema@.waiters w
+                    WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = a_channel AND w.owner = a_owner;
                     RETURN;
                 END IF;
             END IF;
@@ -237,6 +242,8 @@ BEGIN
         SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key
         FOR NO KEY UPDATE SKIP LOCKED;
         locked := FOUND;
+        -- A release has granted it a moment ago.
+        CONTINUE WHEN locked AND held.owner = a_owner AND held.revoked IS NULL AND held.ends > clock_timestamp();
         EXIT WHEN NOT locked OR (held.owner IS NOT NULL AND held.ends > clock_timestamp());
         EXIT WHEN held.promised <> a_channel AND held.ends >= clock_timestamp() - interval '100 milliseconds';
     END LOOP;
@@ -244,12 +251,12 @@ BEGIN
         SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key;
     END IF;
     IF a_channel IS NOT NULL THEN
-        INSERT INTO @schema@.waiters AS w (two_part, key, channel, since, until, owner, term, host, process, note)
-        VALUES (a_two_part, a_key, a_channel, clock_timestamp(), clock_timestamp() + interval '3 seconds',
-                CASE WHEN a_push THEN a_owner END, a_term, a_host, a_process, a_note)
+        INSERT INTO @schema@.waiters AS w (two_part, key, channel, since, until, owner, push, term, host, process, note)
+        VALUES (a_two_part, a_key, a_channel, clock_timestamp(), clock_timestamp() + interval '3 seconds', a_owner, a_push,
+                a_term, a_host, a_process, a_note)
         ON CONFLICT (two_part, key, channel) DO UPDATE
-        SET until = excluded.until, owner = excluded.owner, term = excluded.term, host = excluded.host,
-            process = excluded.process, note = excluded.note
+        SET until = excluded.until, owner = excluded.owner, push = excluded.push, term = excluded.term,
+            host = excluded.host, process = excluded.process, note = excluded.note
         RETURNING w.until INTO listed;
         o_until := (extract(epoch FROM listed) * 1000000)::bigint;
     END IF;
@@ -336,7 +343,7 @@ BEGIN
         WHERE w.two_part = a_two_part AND w.key = a_key
           AND w.channel = (SELECT c.channel FROM @schema@.waiters c
                            WHERE c.two_part = a_two_part AND c.key = a_key AND c.until > clock_timestamp()
-                             AND c.owner IS DISTINCT FROM a_owner
+                             AND c.owner <> a_owner
                            ORDER BY c.since LIMIT 1)
         RETURNING * INTO first;
         o_woken := first.channel;
@@ -350,7 +357,7 @@ BEGIN
         PERFORM @schema@.settle(a_two_part, a_key);
     END IF;
     -- A transaction that waits for the advisory lock has it by now: it comes first, since nobody tells it anything.
-    IF first.owner IS NOT NULL AND pg_try_advisory_xact_lock(a_key) THEN
+    IF first.push AND pg_try_advisory_xact_lock(a_key) THEN
         -- Grants it right away: a lease alone, until its entry ends, so that it counts from when it asked to be entered.
         UPDATE @schema@.locks l
         SET token = @schema@.next_token(l.token, NULL), owner = first.owner, since = clock_timestamp(),
@@ -371,19 +378,24 @@ BEGIN
     END IF;
 END $$;
 
--- Takes a waiter off the list, and gives back what it may have been granted meanwhile.
+-- Takes a waiter off the list, and gives back what it may have been granted meanwhile. False if somebody has locked the row: to be
+-- repeated, since all statements of a session are behind each other. The entry has an end in any case.
 CREATE OR REPLACE FUNCTION @schema@.leave(a_pid integer, a_two_part boolean, a_key bigint, a_channel text, a_owner text)
-RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    held @schema@.locks;
 BEGIN
-    -- A release that has seen the entry is waited for, and what it has granted is seen below.
-    PERFORM FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key FOR NO KEY UPDATE;
+    -- A release has the row's lock, too: it was before this, and what it has granted is seen, or comes behind and sees no entry.
+    SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND AND EXISTS (SELECT FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key) THEN
+        RETURN false;
+    END IF;
     DELETE FROM @schema@.waiters w
-    WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = a_channel AND coalesce(w.owner, a_owner) = a_owner;
-    PERFORM FROM @schema@.locks l
-    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.session IS NULL;
-    IF FOUND THEN
+    WHERE w.two_part = a_two_part AND w.key = a_key AND w.channel = a_channel AND w.owner = a_owner;
+    IF held.owner = a_owner AND held.session IS NULL THEN
         PERFORM @schema@.release(a_pid, a_two_part, a_key, a_owner, false, false, NULL);
     END IF;
+    RETURN true;
 END $$;
 
 -- Renews locks: a_terms has milliseconds, or null where a lock is only looked after. a_bound are those whose advisory lock
@@ -589,7 +601,10 @@ BEGIN
     EXCEPTION WHEN SQLSTATE 'FP003' THEN
         RETURN NULL;
     END;
-    PERFORM @schema@.wake(a_two_part, a_key);
+    -- The entry stays: to remove it here would hold up its waiter, who renews it, until this transaction ends.
+    PERFORM pg_notify(first.channel, format('free %s %s', a_two_part::integer, a_key))
+    FROM (SELECT w.channel FROM @schema@.waiters w
+          WHERE w.two_part = a_two_part AND w.key = a_key AND w.until > clock_timestamp() ORDER BY w.since LIMIT 1) first;
     RETURN fresh;
 END $$;
 

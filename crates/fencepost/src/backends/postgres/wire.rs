@@ -76,6 +76,25 @@ impl Bell {
     }
 }
 
+/// Somebody who does the driver's work. Behind it, the driver is woken if the bell has rung meanwhile.
+struct Hand<'a>(&'a Bell);
+
+impl<'a> Hand<'a> {
+    fn new(bell: &'a Bell) -> Self {
+        bell.hands.fetch_add(1, Ordering::SeqCst);
+        Self(bell)
+    }
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        self.0.hands.fetch_sub(1, Ordering::SeqCst);
+        if self.0.rung.load(Ordering::SeqCst) {
+            self.0.wake_driver();
+        }
+    }
+}
+
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         self.ring();
@@ -116,19 +135,17 @@ impl Wire {
         if !self.is_usable() {
             return send();
         }
-        self.bell.hands.fetch_add(1, Ordering::SeqCst);
+        let _hand = Hand::new(&self.bell);
         let sent = send();
-        let mut left = true;
-        // If it is locked, the driver or another caller is at work, who may have looked before this was sent.
-        if let Some(line) = self.line.upgrade()
-            && let Ok(mut line) = line.try_lock()
-        {
-            self.bell.rung.store(false, Ordering::SeqCst);
-            left = line.go_on(&Waker::from(self.bell.clone())).is_ready();
-        }
-        self.bell.hands.fetch_sub(1, Ordering::SeqCst);
-        if left || self.bell.rung.load(Ordering::SeqCst) {
-            self.bell.wake_driver();
+        let done = self.line.upgrade().is_some_and(|line| {
+            line.try_lock().is_ok_and(|mut line| {
+                self.bell.rung.store(false, Ordering::SeqCst);
+                line.go_on(&Waker::from(self.bell.clone())).is_pending()
+            })
+        });
+        if !done {
+            // The connection has ended; or the driver or another caller is at work, who may have looked before this was sent.
+            self.bell.ring();
         }
         sent
     }
