@@ -308,10 +308,10 @@ impl Drop for Fresh {
 impl Drop for Claim {
     fn drop(&mut self) {
         let (hub, key) = (self.hub.clone(), self.key);
-        if let Some(place) = self.place.take() {
-            if place.leave(self.request.owner) {
-                leave(&hub, key, self.owner.clone());
-            }
+        if let Some(place) = self.place.take()
+            && place.leave(self.request.owner)
+        {
+            leave(&hub, key, self.owner.clone());
         }
         if let Some(session) = self.asked.take() {
             let (owner, ttl) = (self.owner.clone(), self.request.ttl);
