@@ -39,6 +39,7 @@ pub mod blocking;
 mod clock;
 mod error;
 mod events;
+pub mod fence;
 mod guard;
 mod handle;
 mod held;

@@ -15,7 +15,7 @@ mod batch;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 #[cfg(feature = "file")]
-mod file;
+pub(crate) mod file;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
