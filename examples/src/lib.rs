@@ -2,11 +2,13 @@
 
 #![allow(clippy::print_stdout)]
 
+mod folder;
 mod process;
 mod servers;
 
 use std::process::ExitCode;
 
+pub use folder::Folder;
 pub use process::{Process, die_with_parent, listen, tell};
 pub use servers::{postgres, redis};
 
