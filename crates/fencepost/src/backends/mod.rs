@@ -20,7 +20,7 @@ pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]

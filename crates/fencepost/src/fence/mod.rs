@@ -60,13 +60,19 @@ mod fenced;
 #[cfg(feature = "file")]
 mod file;
 mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod record;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::sync::Arc;
 
 pub use self::backend::Backend;
 pub use self::error::{Error, Result, StaleToken};
 pub use self::fenced::{Entry, Fenced};
+#[cfg(feature = "redis")]
+pub use self::redis::Redis;
 
 use self::memory::Memory;
 use crate::url::StoreUrl;
@@ -96,6 +102,10 @@ impl Fence {
             "memory" => Ok(Self::new(Memory::from_url(url)?)),
             #[cfg(feature = "file")]
             "file" => Ok(Self::new(file::File::from_url(url)?)),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => Ok(Self::new(postgres::Postgres::connect(url).await?)),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "redis+unix" => Ok(Self::new(Redis::from_url(url).await?)),
             other => Err(Error::invalid(format!(
                 "resources cannot be kept in `{other}:`, or it is not built in; known are `memory:`, `file:`, `redis:`, \
                  `rediss:`, `redis+unix:` and `postgres:`, with the features `file`, `redis`, `tls` and `postgres`"
@@ -151,9 +161,13 @@ impl Resource {
     }
 
     fn check(&self) -> Result<Name> {
-        Name::new(&self.name)
-            .map_err(|_| Error::invalid("the name of a resource has 1 to 512 bytes and no NUL character"))
+        named(&self.name)
     }
+}
+
+fn named(resource: &str) -> Result<Name> {
+    Name::new(resource)
+        .map_err(|_| Error::invalid("the name of a resource has 1 to 512 bytes and no NUL character"))
 }
 
 /// A resource as one holder sees it, whose token was activated.
