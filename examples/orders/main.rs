@@ -26,6 +26,7 @@ const WORKERS: usize = 3;
 
 /// Has three workers take the payments for five orders that each come three times
 #[derive(Parser)]
+#[command(disable_help_subcommand = true)]
 struct Cli {
     /// A store of your own for the locks; without it, a Redis is started and ended again
     #[arg(long, env = "FENCEPOST_STORE", hide_env_values = true, value_name = "URL")]
@@ -36,9 +37,9 @@ struct Cli {
 
 /// What a process of the example does.
 #[derive(Subcommand)]
-#[command(hide = true)]
 enum Part {
     /// Takes payments for orders that it is told
+    #[command(hide = true)]
     Worker { name: String, books: PathBuf },
 }
 
@@ -68,6 +69,7 @@ fn show(store: &str) -> Result<()> {
     let names: Vec<_> = (1..=ORDERS).map(|number| format!("order:{number}")).collect();
     let queue = Queue::of(names.iter().flat_map(|name| std::iter::repeat_n(name.clone(), COPIES)));
     let mut workers = hire(books.path(), store)?;
+    workers.iter().try_for_each(|worker| worker.listen().map(drop))?;
     std::thread::scope(|scope| {
         let shifts: Vec<_> =
             workers.iter_mut().map(|worker| scope.spawn(|| deliver(&queue, worker))).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::worker::{BUSY, PAID};
 
 /// How long an order that was put back is kept before it is delivered again.
-const LATER: Duration = Duration::from_secs(1);
+const LATER: Duration = Duration::from_millis(1500);
 
 pub(crate) struct Queue {
     state: Mutex<State>,

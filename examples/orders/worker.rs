@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost::fence::Fence;
-use fencepost::{Error, Guard, Locks, Wait, format_duration};
+use fencepost::{Error, Guard, Holder, Locks, Wait, format_duration};
 use fencepost_examples::{Result, listen, tell};
 
 pub(crate) const PAID: &str = "paid";
@@ -21,12 +21,13 @@ const PAYMENT: Duration = Duration::from_secs(3);
 pub(crate) async fn work(name: &str, books: &Path, store: &str) -> Result<()> {
     let locks = Locks::connect(store).await?;
     let ledger = open_ledger(books).await?;
+    tell("ready");
     while let Some(order) = listen()? {
         let Some(guard) = claim(&locks, &order, name).await? else {
             tell(BUSY);
             continue;
         };
-        tell(process(guard, &ledger, books, name).await?);
+        tell(pay(&order, guard, &ledger, books, name).await?);
     }
     locks.close().await;
     Ok(())
@@ -37,26 +38,42 @@ pub(crate) async fn open_ledger(books: &Path) -> Result<Fence> {
     Ok(Fence::connect(&format!("file://{}", books.join("ledger").display())).await?)
 }
 
+/// With a prefix, since the store may be the user's own.
+pub(crate) fn lock_name(order: &str) -> String {
+    format!("fencepost-example:{order}")
+}
+
 /// The lock of an order, if it is free now. (`try_acquire` does the same, without saying who has it.)
 async fn claim(locks: &Locks, order: &str, name: &str) -> Result<Option<Guard>> {
-    let lock = locks.lock(order).ttl(TTL).wait(Wait::No).note(format!("{name} takes the payment"));
+    let lock = locks.lock(lock_name(order)).ttl(TTL).wait(Wait::No).note(format!("{name} takes the payment"));
     match lock.acquire().await {
         Ok(guard) => Ok(Some(guard)),
         Err(Error::Busy { holder, .. }) => {
-            let holder = holder.map_or("somebody".to_owned(), |holder| holder.to_string());
-            println!("{order} is taken ({holder}); put back, to be tried later");
+            let who = holder.map_or_else(|| "somebody".to_owned(), |holder| describe(&holder));
+            println!("{order} is busy: {who}; put back, to be tried later");
             Ok(None)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-async fn process(guard: Guard, ledger: &Fence, books: &Path, name: &str) -> Result<&'static str> {
-    let (order, token) = (guard.name().to_string(), guard.token());
+fn describe(holder: &Holder) -> String {
+    let unknown = || "?".to_owned();
+    format!(
+        "host {}, pid {} ({})",
+        holder.host.clone().unwrap_or_else(unknown),
+        holder.pid.map_or_else(unknown, |pid| pid.to_string()),
+        holder.note.clone().unwrap_or_else(unknown)
+    )
+}
+
+/// Takes the payment, unless the ledger has it.
+async fn pay(order: &str, guard: Guard, ledger: &Fence, books: &Path, name: &str) -> Result<&'static str> {
+    let token = guard.token();
     // Before the first read: from here on the ledger refuses whoever had this lock before.
-    let entry = ledger.resource(&order).activate(token).await?;
+    let entry = ledger.resource(order).activate(token).await?;
     if let Some(paid) = entry.read().await? {
-        println!("{order} was {} already; nothing to do", String::from_utf8_lossy(&paid));
+        println!("{order}: nothing to do, it was {}", String::from_utf8_lossy(&paid));
         guard.release().await?;
         return Ok(PAID_ALREADY);
     }
@@ -65,11 +82,11 @@ async fn process(guard: Guard, ledger: &Fence, books: &Path, name: &str) -> Resu
         format_duration(PAYMENT)
     );
     tokio::time::sleep(PAYMENT).await;
-    if let Err(refusal) = entry.write(format!("paid by {name}, token {token}")).await {
+    if let Err(refusal) = entry.write(format!("paid by {name} with token {token}")).await {
         println!("{order}: {refusal}");
         return Ok(BUSY);
     }
-    record(books, &order)?;
+    record(books, order)?;
     let kept = guard.check().map_or("the lock was lost, but nobody else came", |()| "renewal kept the lock");
     println!("{order} is paid; the ttl is {}, and {kept}", format_duration(TTL));
     // Whether the lock was lost does not matter any more: the ledger has the payment.

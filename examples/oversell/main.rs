@@ -24,6 +24,7 @@ const BUYERS: i32 = 75;
 
 /// Sells ten teapots to 300 buyers, without a lock and with one
 #[derive(Parser)]
+#[command(disable_help_subcommand = true)]
 struct Cli {
     /// A PostgreSQL of your own for teapots and locks; without it, one is started and ended again
     #[arg(long, env = "FENCEPOST_STORE", hide_env_values = true, value_name = "URL")]
@@ -34,11 +35,12 @@ struct Cli {
 
 /// What a process of the example does.
 #[derive(Subcommand)]
-#[command(hide = true)]
 enum Part {
     /// Sells without a lock
+    #[command(hide = true)]
     Careless { schema: String },
     /// Sells under a lock
+    #[command(hide = true)]
     Careful { schema: String },
 }
 
@@ -103,7 +105,10 @@ fn sell_twice(store: &str, schema: &str) -> Result<()> {
     }
 
     block_on(Shelf::refill(store, schema))?;
-    println!("\nWith the lock `{}`: acquire, read, think, write one less, release.", shop::LOCK);
+    println!(
+        "\nWith the lock `{}`: acquire, show the token, read, think, write one less, release.",
+        shop::LOCK
+    );
     close(open_shops("careful", store, schema)?)?;
     let (sold, left) = block_on(Shelf::count(store, schema))?;
     println!(

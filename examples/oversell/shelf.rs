@@ -1,5 +1,6 @@
 //! The shelf with the teapots: two tables in a schema of their own.
 
+use fencepost::fence;
 use fencepost_examples::Result;
 use tokio_postgres::{Client, NoTls};
 
@@ -8,6 +9,8 @@ use crate::STOCK;
 /// A connection to the shelf.
 pub(crate) struct Shelf {
     pub(crate) client: Client,
+    /// As the table of tokens knows it.
+    pub(crate) name: String,
 }
 
 impl Shelf {
@@ -19,7 +22,10 @@ impl Shelf {
              CREATE TABLE {schema}.sale (buyer text NOT NULL);
              INSERT INTO {schema}.shelf VALUES ('teapot', {STOCK});"
         );
-        Ok(connect(store).await?.batch_execute(&sql).await?)
+        let client = connect(store).await?;
+        client.batch_execute(&sql).await?;
+        // The table of tokens and its functions; changes nothing where they are.
+        Ok(client.batch_execute(fence::postgres::MIGRATION).await?)
     }
 
     /// Puts the shelf back to how it was.
@@ -28,9 +34,12 @@ impl Shelf {
         Ok(shelf.client.batch_execute(&format!("TRUNCATE sale; UPDATE shelf SET stock = {STOCK}")).await?)
     }
 
-    /// Removes the tables.
+    /// Removes the tables, and what the table of tokens knows of them.
     pub(crate) async fn remove(store: &str, schema: &str) -> Result<()> {
-        Ok(connect(store).await?.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await?)
+        let client = connect(store).await?;
+        client.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await?;
+        client.execute("DELETE FROM fencepost_fence.guards WHERE resource = $1", &[&schema]).await?;
+        Ok(())
     }
 
     /// How many were sold, and how many are left by what the shelf says.
@@ -44,7 +53,7 @@ impl Shelf {
     pub(crate) async fn open(store: &str, schema: &str) -> Result<Self> {
         let client = connect(store).await?;
         client.batch_execute(&format!("SET search_path = {schema}")).await?;
-        Ok(Self { client })
+        Ok(Self { client, name: schema.to_owned() })
     }
 }
 

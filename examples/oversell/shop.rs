@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::Locks;
+use fencepost::{Locks, fence};
 use fencepost_examples::{Result, listen, tell};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio_postgres::Client;
 
 use crate::BUYERS;
 use crate::shelf::Shelf;
 
-pub(crate) const LOCK: &str = "shelf:teapot";
+pub(crate) const LOCK: &str = "fencepost-example:teapots";
 
 const LOOK: &str = "SELECT stock FROM shelf WHERE item = 'teapot'";
 const TAKE: &str = "UPDATE shelf SET stock = $1 WHERE item = 'teapot'";
@@ -44,10 +43,10 @@ pub(crate) async fn without_lock(shelf: Shelf) -> Result<()> {
 /// One after the other, whichever process they are in.
 pub(crate) async fn with_lock(shelf: Shelf, store: &str) -> Result<()> {
     let locks = Locks::connect(store).await?;
-    let client = Arc::new(Mutex::new(shelf.client));
+    let shelf = Arc::new(Mutex::new(shelf));
     let bought = at_once(|buyer| {
-        let (locks, client) = (locks.clone(), client.clone());
-        async move { buy(&locks, &client, &format!("buyer {buyer}")).await }
+        let (locks, shelf) = (locks.clone(), shelf.clone());
+        async move { buy(&locks, &shelf, &format!("buyer {buyer}")).await }
     });
     let bought = bought.await?.into_iter().filter(|bought| *bought).count();
     println!("{bought} of {BUYERS} buyers got one");
@@ -55,10 +54,12 @@ pub(crate) async fn with_lock(shelf: Shelf, store: &str) -> Result<()> {
     Ok(())
 }
 
-async fn buy(locks: &Locks, client: &Mutex<Client>, buyer: &str) -> Result<bool> {
+async fn buy(locks: &Locks, shelf: &Mutex<Shelf>, buyer: &str) -> Result<bool> {
     let guard = locks.lock(LOCK).ttl(Duration::from_secs(10)).note(buyer).acquire().await?;
-    let mut client = client.lock().await;
+    let Shelf { client, name } = &mut *shelf.lock().await;
     let transaction = client.transaction().await?;
+    // Before the first read: from here on the database refuses whoever had this lock before.
+    fence::postgres::activate(&transaction, name, guard.token()).await?;
     let stock: i32 = transaction.query_one(LOOK, &[]).await?.get(0);
     if stock > 0 {
         think().await;

@@ -131,7 +131,9 @@ fn relay(name: &str, lines: impl BufRead, cues: &Sender<String>) {
         match line.strip_prefix(CUE) {
             // Nobody may listen any more.
             Some(cue) => drop(cues.send(cue.to_owned())),
-            None => println!("  {name}: {line}"),
+            None if writeln!(std::io::stdout(), "  {name}: {line}").is_ok() => {}
+            // Nobody reads us any more, as behind `| head`.
+            None => std::process::exit(0),
         }
     }
 }

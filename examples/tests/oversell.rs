@@ -25,12 +25,13 @@ fn another_store_than_postgres_is_refused_before_anything_is_started() {
 }
 
 #[test]
-fn a_database_of_ones_own_is_used_and_left_as_it_was() {
+fn a_database_of_ones_own_keeps_nothing_but_fencepost_s_own_schemas() {
     let server = fencepost_testkit::postgres::Server::shared();
     let database = server.create_database();
     let url = format!("{}?ttl=5s", server.url(&database));
     let output = example("oversell").env("FENCEPOST_STORE", url).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let left = server.psql(&database, r"SELECT nspname FROM pg_namespace WHERE nspname LIKE 'fencepost\_%'");
-    assert_eq!(left, "");
+    let schemas = r"SELECT nspname FROM pg_namespace WHERE nspname LIKE 'fencepost%' ORDER BY 1";
+    assert_eq!(server.psql(&database, schemas), "fencepost\nfencepost_fence");
+    assert_eq!(server.psql(&database, "SELECT count(*) FROM fencepost_fence.guards"), "0");
 }

@@ -1,0 +1,59 @@
+//! The account, wherever it is kept.
+
+use std::path::PathBuf;
+
+use fencepost::FencingToken;
+use fencepost::fence::{Active, Fence};
+use fencepost_examples::Result;
+
+const NAME: &str = "account";
+
+pub(crate) enum Account {
+    /// A plain file.
+    Unchecked(PathBuf),
+    /// A resource that remembers the largest token it was shown.
+    Fenced(Fence),
+}
+
+impl Account {
+    /// Opens it by the URL of its place.
+    pub(crate) async fn open(place: &str) -> Result<Self> {
+        Ok(match place.strip_prefix("unchecked:") {
+            Some(path) => Self::Unchecked(path.into()),
+            None => Self::Fenced(Fence::connect(place).await?),
+        })
+    }
+
+    /// The first thing that a holder does: it shows its token. Only then it reads.
+    pub(crate) async fn activate(&self, token: FencingToken) -> Result<Opened> {
+        Ok(match self {
+            Self::Unchecked(path) => Opened::Unchecked(path.clone()),
+            Self::Fenced(fence) => Opened::Fenced(fence.resource(NAME).activate(token).await?),
+        })
+    }
+}
+
+/// The account as one holder sees it.
+pub(crate) enum Opened {
+    Unchecked(PathBuf),
+    Fenced(Active),
+}
+
+impl Opened {
+    pub(crate) async fn read(&self) -> Result<i64> {
+        let bytes = match self {
+            Self::Unchecked(path) => std::fs::read(path)?,
+            Self::Fenced(account) => account.read().await?.unwrap_or_default(),
+        };
+        Ok(String::from_utf8(bytes)?.parse()?)
+    }
+
+    /// Writes the balance, or is refused.
+    pub(crate) async fn write(&self, balance: i64) -> Result<()> {
+        match self {
+            Self::Unchecked(path) => std::fs::write(path, balance.to_string())?,
+            Self::Fenced(account) => account.write(balance.to_string()).await?,
+        }
+        Ok(())
+    }
+}
