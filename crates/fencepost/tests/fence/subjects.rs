@@ -36,6 +36,7 @@ pub(crate) async fn kinds() -> Vec<Box<dyn Kind>> {
     }
     kinds.push(Box::new(InMemory));
     kinds.push(Box::new(Commands));
+    kinds.push(Box::new(crate::http::Service));
     kinds.push(Box::new(Tables { database: Database::prepared(), trigger: false }));
     kinds.push(Box::new(Tables { database: Database::prepared(), trigger: true }));
     kinds
