@@ -59,6 +59,8 @@ mod error;
 mod fenced;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "http")]
+pub mod http;
 mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
