@@ -6,21 +6,26 @@ use fencepost::FencingToken;
 use fencepost::fence::{Active, Fence};
 use fencepost_examples::Result;
 
-const NAME: &str = "account";
+use crate::http::Remote;
+
+pub(crate) const NAME: &str = "account";
 
 pub(crate) enum Account {
     /// A plain file.
     Unchecked(PathBuf),
     /// A resource that remembers the largest token it was shown.
     Fenced(Fence),
+    /// An HTTP service with such a resource in front, by its address.
+    Http(String),
 }
 
 impl Account {
     /// Opens it by the URL of its place.
     pub(crate) async fn open(place: &str) -> Result<Self> {
-        Ok(match place.strip_prefix("unchecked:") {
-            Some(path) => Self::Unchecked(path.into()),
-            None => Self::Fenced(Fence::connect(place).await?),
+        Ok(match place.split_once(':') {
+            Some(("unchecked", path)) => Self::Unchecked(path.into()),
+            Some(("http", address)) => Self::Http(address.trim_matches('/').to_owned()),
+            _ => Self::Fenced(Fence::connect(place).await?),
         })
     }
 
@@ -29,6 +34,7 @@ impl Account {
         Ok(match self {
             Self::Unchecked(path) => Opened::Unchecked(path.clone()),
             Self::Fenced(fence) => Opened::Fenced(fence.resource(NAME).activate(token).await?),
+            Self::Http(address) => Opened::Http(Remote::activate(address, token).await?),
         })
     }
 }
@@ -37,6 +43,7 @@ impl Account {
 pub(crate) enum Opened {
     Unchecked(PathBuf),
     Fenced(Active),
+    Http(Remote),
 }
 
 impl Opened {
@@ -44,6 +51,7 @@ impl Opened {
         let bytes = match self {
             Self::Unchecked(path) => std::fs::read(path)?,
             Self::Fenced(account) => account.read().await?.unwrap_or_default(),
+            Self::Http(account) => account.read().await?,
         };
         Ok(String::from_utf8(bytes)?.parse()?)
     }
@@ -53,6 +61,7 @@ impl Opened {
         match self {
             Self::Unchecked(path) => std::fs::write(path, balance.to_string())?,
             Self::Fenced(account) => account.write(balance.to_string()).await?,
+            Self::Http(account) => account.write(balance.to_string()).await?,
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 mod account;
 mod holder;
+mod http;
 mod memory;
 
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ enum Kind {
     File,
     Redis,
     Postgres,
+    Http,
 }
 
 /// What a process of the example does.
@@ -52,6 +54,9 @@ enum Part {
     /// Comes when the lease has ended, reads and writes
     #[command(hide = true)]
     Second { account: String },
+    /// Has the account, and serves it by HTTP
+    #[command(hide = true)]
+    Serve { tokens: String },
 }
 
 fn main() -> ExitCode {
@@ -67,6 +72,7 @@ async fn play(part: Part, store: &str) -> Result<()> {
     match part {
         Part::First { account } => holder::first(&Account::open(&account).await?, store).await,
         Part::Second { account } => holder::second(&Account::open(&account).await?, store).await,
+        Part::Serve { tokens } => http::serve(&tokens).await,
     }
 }
 
@@ -84,12 +90,18 @@ fn show(kinds: Vec<Kind>, own: Option<String>) -> Result<()> {
     let server = redis()?;
     let store = own.unwrap_or_else(|| format!("{}?ttl=1s", server.url()));
     let folder = Folder::make()?;
+    let server_of = |tokens: &str| Process::start("server", &["serve", tokens], &store);
     for kind in kinds {
+        let mut service = None;
         let place = match kind {
             Kind::Unchecked => format!("unchecked:{}", folder.path().join("account").display()),
             Kind::File => format!("file://{}", folder.path().join("fenced").display()),
             Kind::Redis => server.url(),
             Kind::Postgres => postgres()?.url("postgres"),
+            Kind::Http => {
+                let tokens = format!("file://{}", folder.path().join("tokens").display());
+                service.insert(server_of(&tokens)?).listen()?
+            }
             Kind::Memory => {
                 block_on(memory::show())?;
                 continue;
@@ -107,6 +119,7 @@ fn title(kind: Kind) -> &'static str {
         Kind::File => "A file that checks the token",
         Kind::Redis => "A value in Redis that checks the token",
         Kind::Postgres => "A row in PostgreSQL that checks the token",
+        Kind::Http => "An HTTP service that checks the token",
     }
 }
 
