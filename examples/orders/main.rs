@@ -51,14 +51,8 @@ fn main() -> ExitCode {
         }
         (Some(_), None) => Err("a part needs a store".into()),
         (None, Some(own)) => show(&own),
-        (None, None) => start_and_show(),
+        (None, None) => redis().and_then(|server| show(&server.url())),
     })
-}
-
-fn start_and_show() -> Result<()> {
-    println!("Starting a Redis for this example.");
-    let server = redis()?;
-    show(&server.url())
 }
 
 fn show(store: &str) -> Result<()> {

@@ -68,10 +68,7 @@ fn show(own: Option<String>) -> Result<()> {
                 "the teapots are in PostgreSQL; name yours by `--store postgres://user@host/database`".into(),
             );
         }
-        None => {
-            println!("Starting a PostgreSQL for this example.");
-            postgres()?.url("postgres")
-        }
+        None => postgres()?.url("postgres"),
     };
     let schema = format!("fencepost_oversell_{}", std::process::id());
     block_on(Shelf::make(&store, &schema))?;

@@ -10,6 +10,7 @@ use crate::Result;
 /// If it is not installed.
 pub fn redis() -> Result<redis::Server> {
     if redis::is_installed() {
+        println!("Starting a Redis for this example.");
         return Ok(redis::Server::start());
     }
     Err(missing("redis-server", "redis-server", "redis://host"))
@@ -21,6 +22,7 @@ pub fn redis() -> Result<redis::Server> {
 /// If it is not installed.
 pub fn postgres() -> Result<&'static postgres::Server> {
     if postgres::is_installed() {
+        println!("Starting a PostgreSQL for this example.");
         return Ok(postgres::Server::shared());
     }
     Err(missing("PostgreSQL", "postgresql", "postgres://user@host/database"))

@@ -9,13 +9,15 @@ mod account;
 mod holder;
 mod http;
 mod memory;
+mod places;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use fencepost_examples::{Folder, Process, Result, block_on, die_with_parent, exit, postgres, redis};
+use fencepost_examples::{Process, Result, block_on, die_with_parent, exit};
 
 use account::Account;
+use places::Places;
 
 /// Freezes the holder of a lock past its lease, and shows who refuses it when it wakes up
 #[derive(Parser)]
@@ -84,30 +86,22 @@ fn show(kinds: Vec<Kind>, own: Option<String>) -> Result<()> {
     }
     println!("An account has 100 in it. Two holders of one lock each read it, add to it and write it back.");
     if kinds == [Kind::Memory] {
+        // Needs no server and no store.
+        println!("\n{}", title(Kind::Memory));
         return block_on(memory::show());
     }
-    println!("Starting a Redis for this example.");
-    let server = redis()?;
-    let store = own.unwrap_or_else(|| format!("{}?ttl=1s", server.url()));
-    let folder = Folder::make()?;
-    let server_of = |tokens: &str| Process::start("server", &["serve", tokens], &store);
+    let mut places = Places::make()?;
+    let store = match own {
+        Some(url) => url,
+        None => format!("{}?ttl=1s", places.redis()?),
+    };
     for kind in kinds {
-        let mut service = None;
-        let place = match kind {
-            Kind::Unchecked => format!("unchecked:{}", folder.path().join("account").display()),
-            Kind::File => format!("file://{}", folder.path().join("fenced").display()),
-            Kind::Redis => server.url(),
-            Kind::Postgres => postgres()?.url("postgres"),
-            Kind::Http => {
-                let tokens = format!("file://{}", folder.path().join("tokens").display());
-                service.insert(server_of(&tokens)?).listen()?
-            }
-            Kind::Memory => {
-                block_on(memory::show())?;
-                continue;
-            }
-        };
-        freeze_and_wake(kind, &place, &store)?;
+        let place = places.of(kind, &store)?;
+        println!("\n{}", title(kind));
+        match kind {
+            Kind::Memory => block_on(memory::show())?,
+            _ => freeze_and_wake(kind, &place, &store)?,
+        }
     }
     Ok(())
 }
@@ -115,7 +109,9 @@ fn show(kinds: Vec<Kind>, own: Option<String>) -> Result<()> {
 fn title(kind: Kind) -> &'static str {
     match kind {
         Kind::Unchecked => "A file that checks nothing",
-        Kind::Memory => "A value in memory that checks the token",
+        Kind::Memory => {
+            "A value in memory that checks the token (both holders in this process, frozen by a clock that leaps)"
+        }
         Kind::File => "A file that checks the token",
         Kind::Redis => "A value in Redis that checks the token",
         Kind::Postgres => "A row in PostgreSQL that checks the token",
@@ -125,7 +121,6 @@ fn title(kind: Kind) -> &'static str {
 
 /// The story, with the account at a place.
 fn freeze_and_wake(kind: Kind, place: &str, store: &str) -> Result<()> {
-    println!("\n{}", title(kind));
     block_on(holder::fill(place, store))?;
     let mut first = Process::start("first", &["first", place], store)?;
     first.listen()?;

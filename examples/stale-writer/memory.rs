@@ -8,9 +8,6 @@ use fencepost::memory::{ManualClock, Store};
 use fencepost_examples::Result;
 
 pub(crate) async fn show() -> Result<()> {
-    println!(
-        "\nA value in memory that checks the token (both holders in this process, frozen by a clock that leaps)"
-    );
     let clock = ManualClock::new();
     let locks = Store::with_clock(&clock).locks()?;
     let lock = locks.lock("account").ttl(Duration::from_secs(10));
