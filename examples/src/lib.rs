@@ -20,7 +20,14 @@ pub fn exit(outcome: Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprint!("error: {error}");
+            // Drivers keep the reason one level down.
+            let mut source = error.source();
+            while let Some(reason) = source.filter(|reason| !error.to_string().contains(&reason.to_string())) {
+                eprint!(": {reason}");
+                source = reason.source();
+            }
+            eprintln!();
             ExitCode::FAILURE
         }
     }
