@@ -55,6 +55,7 @@
 //! forgets with its store: `SAFETY.md` says what each kind needs to remember.
 
 mod backend;
+pub mod blocking;
 mod error;
 mod fenced;
 #[cfg(feature = "file")]

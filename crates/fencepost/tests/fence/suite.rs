@@ -2,7 +2,7 @@
 
 use fencepost::fence::{Error, Fence, StaleToken};
 
-use crate::stage::{bounded, fresh, places, token};
+use crate::stage::{Database, bounded, calm, fresh, places, redis, token};
 
 fn refusal(said: Result<(), Error>) -> Option<StaleToken> {
     said.err().map(|error| error.stale().unwrap_or_else(|| panic!("{error}")).clone())
@@ -129,4 +129,24 @@ async fn bad_names_and_urls_are_refused_before_anything_happens() {
         let error = Fence::connect(url).await.unwrap_err();
         assert!(matches!(error, Error::Failed(fencepost::Error::Invalid { .. })), "{url}: {error:?}");
     }
+}
+
+#[test]
+fn the_blocking_interface_refuses_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("file://{}", folder.path().display());
+    let urls = ["memory:".to_owned(), file, calm(&redis().url()), Database::new().url()];
+    for url in urls {
+        let fence = fencepost::fence::blocking::Fence::connect(&url).unwrap();
+        let resource = fence.resource(fresh("blocking"));
+        let first = resource.activate(token(7)).unwrap();
+        first.write("one").unwrap();
+        resource.write_once(token(8), "two").unwrap();
+        assert_eq!(refusal(first.write("late")).unwrap().highest, token(8));
+        let second = resource.activate(token(8)).unwrap();
+        assert_eq!(second.read().unwrap().as_deref(), Some(b"two".as_slice()));
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let inside = runtime.block_on(async { fencepost::fence::blocking::Fence::connect("memory:") });
+    assert!(inside.unwrap_err().to_string().contains("async"));
 }
