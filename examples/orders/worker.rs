@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use fencepost::fence::Fence;
+use fencepost::fence::{self, Fence};
 use fencepost::{Error, Guard, Holder, Locks, Wait, format_duration};
 use fencepost_examples::{Result, listen, tell};
 
@@ -27,7 +27,13 @@ pub(crate) async fn work(name: &str, books: &Path, store: &str) -> Result<()> {
             tell(BUSY);
             continue;
         };
-        tell(pay(&order, guard, &ledger, books, name).await?);
+        tell(match pay(&order, guard, &ledger, books, name).await {
+            Err(error) if is_stale(&*error) => {
+                println!("{order}: {error}; put back, to be tried later");
+                BUSY
+            }
+            answer => answer?,
+        });
     }
     locks.close().await;
     Ok(())
@@ -67,6 +73,11 @@ fn describe(holder: &Holder) -> String {
     )
 }
 
+/// Whether the ledger refused us, because a later holder has been there.
+fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<fence::Error>().is_some_and(|error| error.stale().is_some())
+}
+
 /// Takes the payment, unless the ledger has it.
 async fn pay(order: &str, guard: Guard, ledger: &Fence, books: &Path, name: &str) -> Result<&'static str> {
     let token = guard.token();
@@ -74,7 +85,7 @@ async fn pay(order: &str, guard: Guard, ledger: &Fence, books: &Path, name: &str
     let entry = ledger.resource(order).activate(token).await?;
     if let Some(paid) = entry.read().await? {
         println!("{order}: nothing to do, it was {}", String::from_utf8_lossy(&paid));
-        guard.release().await?;
+        let _ = guard.release().await;
         return Ok(PAID_ALREADY);
     }
     println!(
@@ -82,10 +93,7 @@ async fn pay(order: &str, guard: Guard, ledger: &Fence, books: &Path, name: &str
         format_duration(PAYMENT)
     );
     tokio::time::sleep(PAYMENT).await;
-    if let Err(refusal) = entry.write(format!("paid by {name} with token {token}")).await {
-        println!("{order}: {refusal}");
-        return Ok(BUSY);
-    }
+    entry.write(format!("paid by {name} with token {token}")).await?;
     record(books, order)?;
     let kept = guard.check().map_or("the lock was lost, but nobody else came", |()| "renewal kept the lock");
     println!("{order} is paid; the ttl is {}, and {kept}", format_duration(TTL));

@@ -73,8 +73,8 @@ fn show(own: Option<String>) -> Result<()> {
     let schema = format!("fencepost_oversell_{}", std::process::id());
     block_on(Shelf::make(&store, &schema))?;
     let outcome = sell_twice(&store, &schema);
-    block_on(Shelf::remove(&store, &schema))?;
-    outcome
+    let removed = block_on(Shelf::remove(&store, &schema));
+    outcome.and(removed)
 }
 
 fn sell_twice(store: &str, schema: &str) -> Result<()> {

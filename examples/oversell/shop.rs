@@ -15,7 +15,7 @@ pub(crate) const LOCK: &str = "fencepost-example:teapots";
 
 const LOOK: &str = "SELECT stock FROM shelf WHERE item = 'teapot'";
 const TAKE: &str = "UPDATE shelf SET stock = $1 WHERE item = 'teapot'";
-const NOTE: &str = "INSERT INTO sale (buyer) VALUES ($1)";
+const SELL: &str = "INSERT INTO sale (buyer) VALUES ($1)";
 
 /// Everybody looks, then everybody writes down one less than they saw.
 pub(crate) async fn without_lock(shelf: Shelf) -> Result<()> {
@@ -32,7 +32,7 @@ pub(crate) async fn without_lock(shelf: Shelf) -> Result<()> {
         let client = client.clone();
         async move {
             client.execute(TAKE, &[&(stock - 1)]).await?;
-            client.execute(NOTE, &[&format!("buyer {buyer}")]).await?;
+            client.execute(SELL, &[&format!("buyer {buyer}")]).await?;
             Ok(())
         }
     });
@@ -55,7 +55,7 @@ pub(crate) async fn with_lock(shelf: Shelf, store: &str) -> Result<()> {
 }
 
 async fn buy(locks: &Locks, shelf: &Mutex<Shelf>, buyer: &str) -> Result<bool> {
-    let guard = locks.lock(LOCK).ttl(Duration::from_secs(10)).note(buyer).acquire().await?;
+    let guard = locks.lock(LOCK).note(buyer).acquire().await?;
     let Shelf { client, name } = &mut *shelf.lock().await;
     let transaction = client.transaction().await?;
     // Before the first read: from here on the database refuses whoever had this lock before.
@@ -64,7 +64,7 @@ async fn buy(locks: &Locks, shelf: &Mutex<Shelf>, buyer: &str) -> Result<bool> {
     if stock > 0 {
         think().await;
         transaction.execute(TAKE, &[&(stock - 1)]).await?;
-        transaction.execute(NOTE, &[&buyer]).await?;
+        transaction.execute(SELL, &[&buyer]).await?;
     }
     transaction.commit().await?;
     if stock > 0 {

@@ -23,7 +23,8 @@ pub fn exit(outcome: Result<()>) -> ExitCode {
             eprint!("error: {error}");
             // Drivers keep the reason one level down.
             let mut source = error.source();
-            while let Some(reason) = source.filter(|reason| !error.to_string().contains(&reason.to_string())) {
+            while let Some(reason) = source.filter(|reason| !error.to_string().contains(&reason.to_string()))
+            {
                 eprint!(": {reason}");
                 source = reason.source();
             }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fencepost::FencingToken;
-use fencepost::fence::{Active, Fence};
+use fencepost::fence::{self, Active, Fence, StaleToken};
 use fencepost_examples::Result;
 
 use crate::http::Remote;
@@ -56,13 +56,16 @@ impl Opened {
         Ok(String::from_utf8(bytes)?.parse()?)
     }
 
-    /// Writes the balance, or is refused.
-    pub(crate) async fn write(&self, balance: i64) -> Result<()> {
+    /// Writes the balance. The inner result is the refusal; the outer one is whatever else went wrong.
+    pub(crate) async fn write(&self, balance: i64) -> Result<Result<(), StaleToken>> {
+        let balance = balance.to_string();
         match self {
-            Self::Unchecked(path) => std::fs::write(path, balance.to_string())?,
-            Self::Fenced(account) => account.write(balance.to_string()).await?,
-            Self::Http(account) => account.write(balance.to_string()).await?,
+            Self::Unchecked(path) => Ok(Ok(std::fs::write(path, balance)?)),
+            Self::Http(account) => account.write(balance).await,
+            Self::Fenced(account) => match account.write(balance).await {
+                Err(fence::Error::Stale(refusal)) => Ok(Err(refusal)),
+                other => Ok(Ok(other?)),
+            },
         }
-        Ok(())
     }
 }

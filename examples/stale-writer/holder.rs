@@ -26,7 +26,7 @@ pub(crate) async fn first(account: &Account, store: &str) -> Result<()> {
     // The freeze comes while it waits here. A real program is frozen anywhere, also between a look at its guard and
     // its write: that is why looking is not enough.
     listen()?;
-    match account.write(balance + 10).await {
+    match account.write(balance + 10).await? {
         Ok(()) => {
             println!("writes {}, over whatever was written meanwhile", balance + 10);
             tell(WRITTEN);
@@ -49,7 +49,7 @@ pub(crate) async fn second(account: &Account, store: &str) -> Result<()> {
     let guard = acquire(store, "second").await?;
     let account = account.activate(guard.token()).await?;
     let balance = account.read().await?;
-    account.write(balance + 50).await?;
+    account.write(balance + 50).await??;
     println!("has it with token {}, reads {balance}, writes {}, and is done", guard.token(), balance + 50);
     guard.release().await?;
     Ok(())
@@ -58,7 +58,7 @@ pub(crate) async fn second(account: &Account, store: &str) -> Result<()> {
 /// Puts 100 into the account.
 pub(crate) async fn fill(place: &str, store: &str) -> Result<()> {
     let guard = acquire(store, "fills the account").await?;
-    Account::open(place).await?.activate(guard.token()).await?.write(100).await?;
+    Account::open(place).await?.activate(guard.token()).await?.write(100).await??;
     guard.release().await?;
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fencepost::FencingToken;
-use fencepost::fence::Fence;
 use fencepost::fence::http::{FenceLayer, present, refusal};
+use fencepost::fence::{Fence, StaleToken};
 use fencepost_examples::{Result, tell};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -65,19 +65,18 @@ impl Remote {
     /// The first request with a token keeps older ones out, so a holder begins with one.
     pub(crate) async fn activate(address: &str, token: FencingToken) -> Result<Self> {
         let remote = Self { address: address.to_owned(), token };
-        remote.read().await?;
-        Ok(remote)
+        remote.read().await.map(|_| remote)
     }
 
     pub(crate) async fn read(&self) -> Result<Vec<u8>> {
-        self.send(Method::GET, String::new()).await
+        Ok(self.send(Method::GET, String::new()).await??)
     }
 
-    pub(crate) async fn write(&self, balance: String) -> Result<()> {
-        self.send(Method::PUT, balance).await.map(drop)
+    pub(crate) async fn write(&self, balance: String) -> Result<Result<(), StaleToken>> {
+        Ok(self.send(Method::PUT, balance).await?.map(drop))
     }
 
-    async fn send(&self, method: Method, body: String) -> Result<Vec<u8>> {
+    async fn send(&self, method: Method, body: String) -> Result<Result<Vec<u8>, StaleToken>> {
         let stream = TokioIo::new(TcpStream::connect(&self.address).await?);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
         tokio::spawn(connection);
@@ -86,11 +85,11 @@ impl Remote {
         present(request.headers_mut(), self.token);
         let response = sender.send_request(request).await?;
         if let Some(stale) = refusal(&response, NAME, self.token) {
-            return Err(stale.into());
+            return Ok(Err(stale));
         }
         if !response.status().is_success() {
             return Err(format!("the server answered {}", response.status()).into());
         }
-        Ok(response.into_body().collect().await?.to_bytes().to_vec())
+        Ok(Ok(response.into_body().collect().await?.to_bytes().to_vec()))
     }
 }
