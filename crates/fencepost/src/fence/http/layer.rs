@@ -153,24 +153,22 @@ impl FenceLayer {
         };
         let resource = (self.options.resource)(parts);
         let name = named(&resource).map_err(|_| Refusal::Malformed)?;
-        let stale = |highest| Refusal::Stale(StaleToken::new(&resource, token, highest));
-        // From before the check to the end: see `Visit`.
-        let visit = self.gates.visit(name);
-        if let Some(highest) = visit.is_stale(token) {
-            return Err(stale(highest));
-        }
-        self.record(&resource, token).await.map_err(|error| match error {
-            Error::Stale(refusal) => Refusal::Stale(refusal),
-            error => {
-                tracing::warn!(%error, resource, "a fencing token could not be checked");
-                Refusal::Later("tokens cannot be checked at the moment; try again")
+        // First the turn, then the check: so whoever was checked is known to be at work, and a newer one waits for it.
+        let running = match self.gates.visit(name).enter(token, self.options.patience).await {
+            Ok(running) => running,
+            Err(Closed::Stale(highest)) => {
+                return Err(Refusal::Stale(StaleToken::new(resource, token, highest)));
             }
-        })?;
-        match visit.enter(token, self.options.patience).await {
-            Ok(running) => Ok(Some((token, running))),
-            Err(Closed::Stale(highest)) => Err(stale(highest)),
             Err(Closed::Occupied) => {
-                Err(Refusal::Later("requests of an earlier holder are still at work; try again"))
+                return Err(Refusal::Later("requests of an earlier holder are still at work; try again"));
+            }
+        };
+        match self.record(&resource, token).await {
+            Ok(()) => Ok(Some((token, running))),
+            Err(Error::Stale(refusal)) => Err(Refusal::Stale(refusal)),
+            Err(error) => {
+                tracing::warn!(%error, resource, "a fencing token could not be checked");
+                Err(Refusal::Later("tokens cannot be checked at the moment; try again"))
             }
         }
     }
