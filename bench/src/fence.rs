@@ -140,25 +140,30 @@ impl Rows {
     }
 }
 
+/// Durable, as data usually is; and without waiting for the disk, which leaves what the check itself costs.
 fn in_postgres(rounds: usize) {
     let (server, runtime) = (postgres::Server::config().fsync().start(), runtime());
     let database = server.create_database();
     let mut rows = runtime.block_on(Rows::connect(&server.url(&database)));
-    let (mut transactions, mut triggered, mut inline) = (vec![], vec![], vec![]);
-    for _ in 0..rounds {
-        transactions.push(in_turns(&runtime, async |with| rows.transaction(with).await));
-        triggered.push(in_turns(&runtime, async |with| match with {
-            true => rows.guarded(&rows.triggered).await,
-            false => rows.update().await,
-        }));
-        inline.push(in_turns(&runtime, async |with| match with {
-            true => rows.guarded(&rows.inline).await,
-            false => rows.update().await,
-        }));
+    for (setting, what, goal) in [("on", "", Some(1.3)), ("off", ", no disk", None)] {
+        let set = format!("SET synchronous_commit = {setting}");
+        runtime.block_on(rows.client.batch_execute(&set)).expect("a setting");
+        let (mut transactions, mut triggered, mut inline) = (vec![], vec![], vec![]);
+        for _ in 0..rounds {
+            transactions.push(in_turns(&runtime, async |with| rows.transaction(with).await));
+            triggered.push(in_turns(&runtime, async |with| match with {
+                true => rows.guarded(&rows.triggered).await,
+                false => rows.update().await,
+            }));
+            inline.push(in_turns(&runtime, async |with| match with {
+                true => rows.guarded(&rows.inline).await,
+                false => rows.update().await,
+            }));
+        }
+        report_times(&format!("postgres{what}: transaction with activate"), goal, &transactions);
+        report_times(&format!("postgres{what}: UPDATE with the trigger"), goal, &triggered);
+        report_times(&format!("postgres{what}: inline WHERE"), goal, &inline);
     }
-    report_times("postgres: transaction with activate / without", Some(1.3), &transactions);
-    report_times("postgres: UPDATE with the trigger / without", Some(1.3), &triggered);
-    report_times("postgres: inline WHERE / without", Some(1.3), &inline);
 }
 
 /// A guarded value beside the same replacement of a file: temporary file, fsync, rename, fsync of the directory.

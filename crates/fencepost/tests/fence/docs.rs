@@ -15,7 +15,9 @@ fn blocks(language: &str) -> Vec<&'static str> {
 #[test]
 fn the_sql_runs_as_it_stands() {
     let database = Database::prepared();
-    database.psql("CREATE TABLE account (id integer PRIMARY KEY, balance bigint); INSERT INTO account VALUES (7, 100)");
+    database.psql(
+        "CREATE TABLE account (id integer PRIMARY KEY, balance bigint); INSERT INTO account VALUES (7, 100)",
+    );
     let blocks = blocks("sql");
     assert_eq!(blocks.len(), 3);
     for block in blocks {
