@@ -77,7 +77,11 @@ impl File {
     ) -> Result<T> {
         let (folder, label) = (self.0.clone(), self.0.label.clone());
         let done = tokio::task::spawn_blocking(move || job(&folder)).await;
-        done.unwrap_or_else(|error| Err(unavailable(&label, error).into()))
+        done.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down, and it never ran.
+            Err(error) => Err(unavailable(&label, error).into()),
+        })
     }
 
     async fn put(&self, resource: &Name, token: FencingToken, value: &[u8], rule: Rule) -> Result<()> {

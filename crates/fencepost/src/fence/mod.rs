@@ -93,7 +93,7 @@ impl Fence {
     /// | `memory:` | this process, and end with it |
     /// | `file:///path`, `file:path` | files of that directory; `?mode=shared` as for locks |
     /// | `redis://…`, `rediss://…`, `redis+unix://…` | one Redis, as for locks |
-    /// | `postgres://…` | the schema `fencepost_fence`, which is made if this user may |
+    /// | `postgres://…` | the schema `fencepost_fence`, which is made if this user may; over a session of its own, not through a transaction pool |
     ///
     /// All know the parameter `timeout`.
     ///

@@ -19,6 +19,7 @@
 //! ```
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -41,6 +42,8 @@ pub const MIGRATION: &str = include_str!("fence.sql");
 
 const STALE: &str = "FP010";
 const VERSION: i32 = 1;
+/// How long making the schema may take.
+const MIGRATING: Duration = Duration::from_secs(30);
 
 /// Records a token in the caller's own transaction: the first statement in it, before it reads. Until the transaction ends no other gets past
 /// its own call for this resource, and after it none with a smaller token.
@@ -150,7 +153,8 @@ impl Postgres {
         let postgres =
             Self { config, keeper, wire: Mutex::default(), connecting: tokio::sync::Mutex::default() };
         let wire = postgres.wire().await?;
-        match wire.client.query_one("SELECT fencepost_fence.version()", &[]).await {
+        let version = wire.client.query_one("SELECT fencepost_fence.version()", &[]);
+        match postgres.within(postgres.config.timeout, version).await? {
             Ok(row) if row.get::<_, i32>(0) == VERSION => Ok(postgres),
             Ok(row) => Err(crate::Error::config(format!(
                 "{}: the schema `fencepost_fence` is of layout {}, and this program knows layout {VERSION}; use one version of \
@@ -163,13 +167,20 @@ impl Postgres {
         }
     }
 
+    async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T> {
+        let done = tokio::time::timeout(limit, future).await;
+        done.map_err(|_| self.config.unavailable(format!("no answer within {limit:?}")).into())
+    }
+
     /// Makes the schema. Several may find it missing at once.
     async fn migrate(&self, wire: &Wire) -> Result<()> {
         let script = format!(
             "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencepost_fence', 0));\n{MIGRATION}\nCOMMIT"
         );
-        let Err(error) = wire.client.batch_execute(&script).await else { return Ok(()) };
-        let _ = wire.client.batch_execute("ROLLBACK").await;
+        let Err(error) = self.within(MIGRATING, wire.client.batch_execute(&script)).await? else {
+            return Ok(());
+        };
+        self.within(self.config.timeout, wire.client.batch_execute("ROLLBACK")).await?.ok();
         Err(crate::Error::config(format!(
             "{}: the schema `fencepost_fence` cannot be made or used: {}; let somebody who may run `fence.sql` \
              (`fencepost::fence::postgres::MIGRATION`) and GRANT USAGE ON SCHEMA fencepost_fence",
@@ -184,27 +195,23 @@ impl Postgres {
         if let Some(wire) = self.usable() {
             return Ok(wire);
         }
-        let _turn = self.connecting.lock().await;
-        if let Some(wire) = self.usable() {
-            return Ok(wire);
-        }
-        let (config, keeper) = (self.config.clone(), self.keeper.clone());
-        let open = async move {
-            let wire = Wire::open(&config, &keeper, |_| {}).await?;
-            set_up(&config, &wire.client).await?;
-            Ok::<_, crate::Error>(wire)
-        };
-        let opened = tokio::time::timeout(self.config.timeout, self.keeper.carry_out(open)).await;
-        let wire = match opened {
-            Ok(Some(wire)) => Arc::new(wire?),
-            Ok(None) => return Err(self.config.unavailable("connecting was given up").into()),
-            Err(_) => {
-                let why = format!("no connection within {:?}", self.config.timeout);
-                return Err(self.config.unavailable(why).into());
+        let connect = async {
+            let _turn = self.connecting.lock().await;
+            if let Some(wire) = self.usable() {
+                return Ok(wire);
             }
+            let (config, keeper) = (self.config.clone(), self.keeper.clone());
+            let open = async move {
+                let wire = Wire::open(&config, &keeper, |_| {}).await?;
+                set_up(&config, &wire.client).await?;
+                Ok::<_, crate::Error>(wire)
+            };
+            let opened = self.keeper.carry_out(open).await;
+            let wire = Arc::new(opened.ok_or_else(|| self.config.unavailable("connecting was given up"))??);
+            *lock(&self.wire) = Some(wire.clone());
+            Ok(wire)
         };
-        *lock(&self.wire) = Some(wire.clone());
-        Ok(wire)
+        self.within(self.config.timeout, connect).await?
     }
 
     fn usable(&self) -> Option<Arc<Wire>> {

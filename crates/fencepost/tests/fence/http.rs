@@ -172,6 +172,9 @@ async fn requests_without_a_proper_token_are_refused_and_reads_may_be_let_throug
     let mut twice = request(Method::PUT, Some(5), "5");
     twice.headers_mut().append(FENCING_TOKEN, "6".parse().unwrap());
     assert_eq!(lenient.clone().call(twice).await.unwrap().status(), 400);
+    let mut long = request(Method::PUT, Some(5), "5");
+    *long.uri_mut() = format!("/{}", "x".repeat(512)).parse().unwrap();
+    assert_eq!(lenient.clone().call(long).await.unwrap().status(), 400);
     assert_eq!(*account.number.lock().unwrap(), 0);
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod docs;
 mod file;
 mod http;
 mod interleavings;

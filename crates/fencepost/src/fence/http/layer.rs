@@ -18,6 +18,10 @@ use crate::FencingToken;
 use crate::fence::{Error, Fence, StaleToken, named};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+const MISSING: &str =
+    "this resource takes requests with the header `Fencing-Token` only: the token of your lock";
+const MALFORMED: &str =
+    "the header `Fencing-Token` must be there once and hold one number between 1 and 2^53 - 1, in digits";
 
 /// Refuses stale requests. See the [module](super) for what it answers and when.
 ///
@@ -136,7 +140,8 @@ where
 enum Refusal {
     Stale(StaleToken),
     Missing,
-    Malformed,
+    /// It makes no sense, and why.
+    Bad(&'static str),
     /// Try again, and why.
     Later(&'static str),
 }
@@ -148,29 +153,29 @@ impl FenceLayer {
         let token = match (given.next(), given.next()) {
             (None, _) if self.options.reads && parts.method.is_safe() => return Ok(None),
             (None, _) => return Err(Refusal::Missing),
-            (Some(_), Some(_)) => return Err(Refusal::Malformed),
-            (Some(value), None) => parse(value.as_bytes()).ok_or(Refusal::Malformed)?,
+            (Some(_), Some(_)) => return Err(Refusal::Bad(MALFORMED)),
+            (Some(value), None) => parse(value.as_bytes()).ok_or(Refusal::Bad(MALFORMED))?,
         };
         let resource = (self.options.resource)(parts);
-        let name = named(&resource).map_err(|_| Refusal::Malformed)?;
-        let stale = |highest| Refusal::Stale(StaleToken::new(&resource, token, highest));
-        // From before the check to the end: see `Visit`.
-        let visit = self.gates.visit(name);
-        if let Some(highest) = visit.is_stale(token) {
-            return Err(stale(highest));
-        }
-        self.record(&resource, token).await.map_err(|error| match error {
-            Error::Stale(refusal) => Refusal::Stale(refusal),
-            error => {
-                tracing::warn!(%error, resource, "a fencing token could not be checked");
-                Refusal::Later("tokens cannot be checked at the moment; try again")
-            }
+        let name = named(&resource).map_err(|_| {
+            Refusal::Bad("this request is for a resource whose name is empty, or longer than 512 bytes")
         })?;
-        match visit.enter(token, self.options.patience).await {
-            Ok(running) => Ok(Some((token, running))),
-            Err(Closed::Stale(highest)) => Err(stale(highest)),
+        // First the turn, then the check: so whoever was checked is known to be at work, and a newer one waits for it.
+        let running = match self.gates.visit(name).enter(token, self.options.patience).await {
+            Ok(running) => running,
+            Err(Closed::Stale(highest)) => {
+                return Err(Refusal::Stale(StaleToken::new(resource, token, highest)));
+            }
             Err(Closed::Occupied) => {
-                Err(Refusal::Later("requests of an earlier holder are still at work; try again"))
+                return Err(Refusal::Later("requests of an earlier holder are still at work; try again"));
+            }
+        };
+        match self.record(&resource, token).await {
+            Ok(()) => Ok(Some((token, running))),
+            Err(Error::Stale(refusal)) => Err(Refusal::Stale(refusal)),
+            Err(error) => {
+                tracing::warn!(%error, resource, "a fencing token could not be checked");
+                Err(Refusal::Later("tokens cannot be checked at the moment; try again"))
             }
         }
     }
@@ -187,10 +192,6 @@ impl FenceLayer {
 
 impl Refusal {
     fn response<B: From<String>>(self) -> Response<B> {
-        let malformed =
-            "the header `Fencing-Token` must be there once and hold one number between 1 and 2^53 - 1";
-        let missing =
-            "this resource takes requests with the header `Fencing-Token` only: the token of your lock";
         let (status, header, body) = match self {
             Self::Stale(stale) => (
                 StatusCode::PRECONDITION_FAILED,
@@ -203,9 +204,9 @@ impl Refusal {
                 }),
             ),
             Self::Missing => {
-                (StatusCode::PRECONDITION_REQUIRED, None, serde_json::json!({ "error": missing }))
+                (StatusCode::PRECONDITION_REQUIRED, None, serde_json::json!({ "error": MISSING }))
             }
-            Self::Malformed => (StatusCode::BAD_REQUEST, None, serde_json::json!({ "error": malformed })),
+            Self::Bad(why) => (StatusCode::BAD_REQUEST, None, serde_json::json!({ "error": why })),
             Self::Later(why) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 Some((RETRY_AFTER, HeaderValue::from(1))),
