@@ -4,7 +4,7 @@
 //! than the ttl of its lock, which renewal keeps. The ledger checks tokens, so that not even a worker that was
 //! frozen past its lease can pay for an order a second time.
 //!
-//! `cargo run --release --example orders`
+//! `cargo run --example orders`
 
 #![allow(clippy::print_stdout)]
 

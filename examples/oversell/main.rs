@@ -3,7 +3,7 @@
 //! A buyer reads how many are left, thinks, and writes one less. Without a lock everybody may have read before anybody wrote,
 //! and here a barrier makes sure of it. With the lock exactly ten are sold.
 //!
-//! `cargo run --release --example oversell`
+//! `cargo run --example oversell`
 
 #![allow(clippy::print_stdout)]
 

@@ -1,7 +1,7 @@
 //! A holder is frozen past the end of its lease, another takes over and writes, the first one wakes up and writes, too. A resource that
 //! checks the token refuses it; one that does not loses what the second one wrote.
 //!
-//! `cargo run --release --example stale-writer`, or with `--resource file` for one kind of resource
+//! `cargo run --example stale-writer`, or with `--resource file` for one kind of resource
 
 #![allow(clippy::print_stdout)]
 

@@ -9,7 +9,7 @@ use std::path::Path;
 /// The examples that a page has lines to copy for.
 fn named_in(page: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
-    let lines = text.split("$ cargo run --release --example ").skip(1);
+    let lines = text.split("$ cargo run --example ").skip(1);
     lines.map(|rest| rest.split_whitespace().next().unwrap().to_owned()).collect()
 }
 
