@@ -7,6 +7,7 @@
 
 mod cycle;
 mod etcd;
+mod fence;
 mod postgres;
 mod raw;
 mod redlock;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     }
     let Some((rounds, parts)) = arguments(&words) else {
         eprintln!(
-            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [postgres] [etcd] [zookeeper]\n\nStarts its own servers; N is 15 unless given."
+            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [postgres] [etcd] [zookeeper] [fence]\n\nStarts its own servers; N is 15 unless given."
         );
         return ExitCode::from(64);
     };
@@ -58,6 +59,9 @@ fn main() -> ExitCode {
     if wanted("etcd") {
         etcd::run(rounds);
     }
+    if wanted("fence") {
+        fence::run(rounds);
+    }
     ExitCode::SUCCESS
 }
 
@@ -68,7 +72,7 @@ fn arguments(words: &[String]) -> Option<(usize, Vec<&str>)> {
     while let Some(word) = words.next() {
         match word {
             "--rounds" => rounds = words.next()?.parse().ok()?,
-            "redis" | "file" | "redlock" | "postgres" | "etcd" | "zookeeper" => parts.push(word),
+            "redis" | "file" | "redlock" | "postgres" | "etcd" | "zookeeper" | "fence" => parts.push(word),
             _ => return None,
         }
     }

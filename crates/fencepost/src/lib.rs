@@ -19,8 +19,8 @@
 //! ```
 //!
 //! A lock alone cannot stop a holder that was paused past the end of its lease from writing when it wakes up: only
-//! the resource can, by refusing a token smaller than the largest it has seen. `SAFETY.md` in the repository says
-//! what each store promises and what breaks it.
+//! the resource can, by refusing a token smaller than the largest it has seen. [`fence`] has resources that do. `SAFETY.md` in
+//! the repository says what each store promises and what breaks it.
 //!
 //! Start at [`Locks::connect`]. Code without an async runtime uses [`blocking`]; tests of your own code use
 //! [`memory`].
@@ -39,6 +39,7 @@ pub mod blocking;
 mod clock;
 mod error;
 mod events;
+pub mod fence;
 mod guard;
 mod handle;
 mod held;

@@ -227,15 +227,23 @@ impl Server {
     }
 }
 
+/// Whether a server can be started on this machine.
+pub fn is_installed() -> bool {
+    find("initdb").is_some()
+}
+
 /// A program of the newest PostgreSQL that is installed.
 fn binary(name: &str) -> String {
+    let found = find(name)
+        .expect("PostgreSQL is not installed; run `make deps`, or install the Debian package `postgresql`");
+    found.display().to_string()
+}
+
+fn find(name: &str) -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest =
         folders.max_by_key(|folder| folder.file_name().to_string_lossy().parse::<u32>().unwrap_or(0));
-    let found = newest.map(|folder| folder.path().join("bin").join(name)).filter(|path| path.is_file());
-    let found = found
-        .expect("PostgreSQL is not installed; run `make deps`, or install the Debian package `postgresql`");
-    found.display().to_string()
+    newest.map(|folder| folder.path().join("bin").join(name)).filter(|path| path.is_file())
 }
 
 /// The user that servers run as when we are root, who may not.

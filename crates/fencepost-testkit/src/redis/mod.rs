@@ -50,7 +50,7 @@ impl Server {
 
     fn start_with(config: Config) -> Self {
         assert!(
-            which("redis-server"),
+            is_installed(),
             "redis-server is not installed; run `make deps`, or install the Debian package `redis-server`"
         );
         let folder =
@@ -300,9 +300,10 @@ impl Server {
     }
 }
 
-fn which(program: &str) -> bool {
+/// Whether a server can be started on this machine.
+pub fn is_installed() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).any(|folder| folder.join("redis-server").is_file())
 }
 
 #[cfg(test)]

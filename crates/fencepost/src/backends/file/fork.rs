@@ -21,7 +21,7 @@ static FINISHED: AtomicU32 = AtomicU32::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Registers the handlers, once per process.
-pub(super) fn install() -> io::Result<()> {
+pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
         use rustix::fs::{Mode, OFlags, open};
