@@ -13,7 +13,7 @@ use crate::stage::{bounded, token};
 /// Tells a child of this test to write there.
 const FOLDER: &str = "FENCEPOST_TEST_FENCE_FOLDER";
 const TOKEN: &str = "FENCEPOST_TEST_FENCE_TOKEN";
-const SIZE: usize = 20_000;
+const SIZE: usize = 50_000;
 
 async fn open(folder: &Path) -> Fence {
     Fence::connect(&format!("file://{}?timeout=20s", folder.display())).await.unwrap()
@@ -97,7 +97,7 @@ async fn a_killed_writer_leaves_a_whole_value_and_its_token() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("values");
     let fence = open(&place).await;
-    for round in 1..=12u64 {
+    for round in 1..=8u64 {
         let mut writer = Writer::start(&place, 2 * round);
         let mut last = 0;
         for _ in 0..3 + round {
@@ -115,6 +115,23 @@ async fn a_killed_writer_leaves_a_whole_value_and_its_token() {
     names.retain(|name| name != "a.new");
     names.sort();
     assert_eq!(names, ["a.guard", "a.value"], "kills leave nothing that piles up");
+}
+
+/// A kill leaves what everybody sees at that moment. So this is hundreds of kills.
+#[test]
+fn whoever_looks_at_any_moment_sees_a_whole_value_that_never_goes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::start(folder.path(), 7);
+    writer.wrote().expect("it writes");
+    let (mut last, mut changes) = (0, 0);
+    while changes < 25 {
+        let bytes = std::fs::read(folder.path().join("a.value")).expect("it is always there");
+        let line = format!("fencepost-fence 1 7 {SIZE}\n");
+        let seen = number(bytes.strip_prefix(line.as_bytes()).expect("a whole record"));
+        assert!(seen >= last, "{seen} behind {last}");
+        changes += u32::from(seen > last);
+        last = seen;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
-use crate::stage::{bounded, token};
+use crate::stage::{bounded, token, until};
 use crate::subjects::{Kind, Subject};
 
 /// One account. `PUT` sets it to the body, everything else reads it.
@@ -186,17 +186,15 @@ async fn a_newer_request_waits_for_an_older_ones_handler_and_older_ones_are_refu
     account.until_at_work(1).await;
     let newer = start(&service, 8, "8");
     // It is refused as soon as the newer one has arrived.
-    loop {
+    until("an older one is refused", async || {
         let mut another = Box::pin(put(&service, 7, "70"));
         tokio::select! {
             biased;
-            response = &mut another => {
-                assert_eq!(response.status(), 412);
-                break;
-            }
-            () = tokio::task::yield_now() => drop(another),
+            response = &mut another => response.status() == 412,
+            () = tokio::task::yield_now() => false,
         }
-    }
+    })
+    .await;
     assert_eq!(*account.at_work.borrow(), 1, "the newer one waits");
     account.end_one();
     assert_eq!(bounded("the older one ends", older).await.unwrap().status(), 200);
@@ -243,11 +241,12 @@ async fn patience_has_an_end() {
         (response.status().as_u16(), response.headers()["retry-after"].as_bytes()),
         (503, b"1".as_slice())
     );
-    assert_eq!(put(&service, 7, "70").await.status(), 412, "the newer token was seen");
+    let late = bounded("it is refused", put(&service, 7, "70")).await;
+    assert_eq!(late.status(), 412, "the newer token was seen");
     account.end_one();
-    assert_eq!(older.await.unwrap().status(), 200);
+    assert_eq!(bounded("the older one ends", older).await.unwrap().status(), 200);
     account.end_one();
-    assert_eq!(put(&service, 8, "8").await.status(), 200);
+    assert_eq!(bounded("the newer one gets in", put(&service, 8, "8")).await.status(), 200);
 }
 
 #[tokio::test]
