@@ -26,7 +26,7 @@
 //! [`memory`].
 
 // What only one store uses is unused in a build without it.
-#![cfg_attr(not(all(feature = "file", feature = "tls")), allow(dead_code))]
+#![cfg_attr(not(all(feature = "file", feature = "tls", feature = "redlock")), allow(dead_code))]
 
 mod alarm;
 #[cfg(feature = "unstable-backend")]

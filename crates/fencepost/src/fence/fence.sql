@@ -98,57 +98,97 @@ LANGUAGE sql VOLATILE AS 'SELECT fencepost_fence.admit(a_resource, a_token, true
 --
 -- An UPDATE presents a token by setting that column. One that does not set it presents that of the transaction, if there is one:
 --     SET LOCAL fencepost_fence.token = '42';
--- which is stored in the rows then. So does a DELETE, which cannot set columns. Whoever presents none is refused with FP011.
+-- which is stored in the rows then. So does a DELETE, which cannot set columns. Whoever presents none is refused with FP011. Who
+-- presents both is refused if either is too small, and the larger one is stored.
 -- An INSERT is not checked: a new row has seen what it is given, or nothing (0).
 --
 -- Inside of one UPDATE nobody can tell a column that was set to what it was from one that was not set, except a trigger for that column. So there are
 -- two: the first, BEFORE UPDATE OF the column, marks a token that was presented by a minus, and the second, for every
 -- UPDATE, takes that away. The rows themselves are never negative, which a constraint sees to.
-CREATE OR REPLACE FUNCTION fencepost_fence.mark() RETURNS trigger LANGUAGE plpgsql AS $$
+--
+-- Both run with the rights of whoever writes: as their owner they would run what the types of anybody's table bring along.
+-- So they call nothing of this schema, which a writer may have no right to use. Of a row they read the one column, never all
+-- of it as JSON, in which not every value has a place (`\u0000`). A column that is not there any more is an error.
+CREATE OR REPLACE FUNCTION fencepost_fence.mark() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    presented bigint := (to_jsonb(NEW) ->> TG_ARGV[0])::bigint;
+    presented bigint;
 BEGIN
-    PERFORM fencepost_fence.check_token(presented);
+    EXECUTE format('SELECT ($1).%I', TG_ARGV[0]) INTO presented USING NEW;
+    IF presented IS NULL OR presented <= 0 OR presented >= 9007199254740992 THEN
+        RAISE EXCEPTION 'a fencing token lies between 1 and 2^53 - 1, not %', coalesce(presented::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     RETURN jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], -presented));
 END $$;
 
-CREATE OR REPLACE FUNCTION fencepost_fence.guard() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost_fence.guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    old_row jsonb := to_jsonb(OLD);
-    highest bigint := coalesce((old_row ->> TG_ARGV[0])::bigint, 0);
-    resource text := TG_TABLE_NAME || coalesce(':' || (old_row ->> TG_ARGV[1]), '');
-    presented bigint;
+    highest bigint;
+    set_in_row bigint;
+    set_for_all bigint := nullif(current_setting('fencepost_fence.token', true), '')::bigint;
+    resource text := TG_TABLE_NAME;
+    key text;
 BEGIN
     IF TG_OP = 'UPDATE' THEN
-        presented := -(to_jsonb(NEW) ->> TG_ARGV[0])::bigint;
+        EXECUTE format('SELECT coalesce(($1).%1$I, 0), nullif(greatest(-($2).%1$I, 0), 0)', TG_ARGV[0])
+            INTO highest, set_in_row USING OLD, NEW;
+    ELSE
+        EXECUTE format('SELECT coalesce(($1).%I, 0)', TG_ARGV[0]) INTO highest USING OLD;
     END IF;
-    IF presented IS NULL OR presented <= 0 THEN
-        presented := nullif(current_setting('fencepost_fence.token', true), '')::bigint;
-        IF presented IS NULL THEN
-            RAISE EXCEPTION '% of resource "%" presents no fencing token', TG_OP, resource
-                USING ERRCODE = 'FP011',
-                      HINT = format('Set the column %I to the token of your lock, or `SET LOCAL fencepost_fence.token = ''…''`.',
-                                    TG_ARGV[0]);
+    IF set_for_all NOT BETWEEN 1 AND 9007199254740991 THEN
+        RAISE EXCEPTION 'a fencing token lies between 1 and 2^53 - 1, not % (fencepost_fence.token)', set_for_all
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Both count: in a MERGE of several actions the mark is on all rows if one action sets the column.
+    IF least(set_in_row, set_for_all) >= highest THEN
+        IF TG_OP = 'DELETE' THEN
+            RETURN OLD;
         END IF;
-        PERFORM fencepost_fence.check_token(presented);
+        RETURN jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], greatest(set_in_row, set_for_all)));
     END IF;
-    IF presented < highest THEN
-        PERFORM fencepost_fence.refuse(resource, presented, highest);
+    BEGIN
+        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO key USING OLD;
+    EXCEPTION WHEN undefined_column THEN
+        NULL;   -- it was for the message only
+    END;
+    resource := resource || coalesce(':' || key, '');
+    IF set_in_row IS NULL AND set_for_all IS NULL THEN
+        RAISE EXCEPTION '% of resource "%" presents no fencing token', TG_OP, resource
+            USING ERRCODE = 'FP011',
+                  HINT = format('Set the column %I to the token of your lock, or `SET LOCAL fencepost_fence.token = ''…''`.',
+                                TG_ARGV[0]);
     END IF;
-    IF TG_OP = 'DELETE' THEN
-        RETURN OLD;
-    END IF;
-    RETURN jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], presented));
+    RAISE EXCEPTION 'token % is refused at resource "%", which has seen %', least(set_in_row, set_for_all), resource, highest
+        USING ERRCODE = 'FP010',
+              DETAIL = json_build_object('resource', resource, 'presented', least(set_in_row, set_for_all),
+                                         'highest', highest)::text,
+              HINT = 'The lock was lost: roll back, and take the lock again.';
 END $$;
 
 -- Puts the triggers on a table; adds the column if it is not there. The key column is for messages only. Needs the right to change
 -- the table; again, it changes nothing.
 CREATE OR REPLACE FUNCTION fencepost_fence.protect(a_table regclass, a_column name DEFAULT 'fence', a_key name DEFAULT 'id')
 RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    present_column name;
+    bounds text;
 BEGIN
+    IF EXISTS (SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent WHERE inhparent = a_table AND relkind <> 'p') THEN
+        RAISE EXCEPTION '% has tables that inherit from it, whose rows a trigger on it would not see', a_table
+            USING ERRCODE = 'feature_not_supported', HINT = 'Protect the tables that inherit, and keep no rows in this one.';
+    END IF;
+    SELECT attname INTO present_column FROM pg_trigger JOIN pg_attribute ON attrelid = tgrelid AND attnum = tgattr[0]
+        WHERE tgrelid = a_table AND tgname = 'fencepost_1_mark';
+    IF present_column <> a_column THEN
+        RAISE EXCEPTION '% is protected by its column % already', a_table, quote_ident(present_column)
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Name that column; or rename it first, so that what it has seen is kept.';
+    END IF;
     EXECUTE format('ALTER TABLE %s ADD COLUMN IF NOT EXISTS %I bigint NOT NULL DEFAULT 0', a_table, a_column);
-    IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = a_table AND conname = 'fencepost_fence') THEN
-        EXECUTE format('ALTER TABLE %s ADD CONSTRAINT fencepost_fence CHECK (%I >= 0)', a_table, a_column);
+    SELECT pg_get_constraintdef(oid) INTO bounds FROM pg_constraint WHERE conrelid = a_table AND conname = 'fencepost_fence';
+    IF bounds IS NULL OR bounds NOT LIKE '%9007199254740992%' THEN
+        EXECUTE format('ALTER TABLE %1$s DROP CONSTRAINT IF EXISTS fencepost_fence, '
+                       'ADD CONSTRAINT fencepost_fence CHECK (%2$I >= 0 AND %2$I < 9007199254740992)', a_table, a_column);
     END IF;
     -- Triggers of one kind fire by name.
     EXECUTE format('DROP TRIGGER IF EXISTS fencepost_1_mark ON %s', a_table);

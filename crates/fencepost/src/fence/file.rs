@@ -112,12 +112,15 @@ impl Folder {
         let mut record = self.read(resource)?;
         let before = record.highest;
         record.admit(resource.as_str(), token, Rule::AtLeast)?;
-        if record.highest != before {
-            // Whether or not it took effect, it does no harm: it can be activated again.
-            self.replace(resource, &record).map_err(|(Trouble::Before(error) | Trouble::After(error))| {
-                unavailable(&self.label, error)
-            })?;
-        }
+        let on_disk = if record.highest == before {
+            // Whoever gave the record its name may have been killed before that was on the disk.
+            fsync(&self.place.dir).map_err(|error| Trouble::After(error.into()))
+        } else {
+            self.replace(resource, &record)
+        };
+        // Whether or not it took effect, it does no harm: it can be activated again.
+        on_disk
+            .map_err(|(Trouble::Before(error) | Trouble::After(error))| unavailable(&self.label, error))?;
         Ok(record.value)
     }
 

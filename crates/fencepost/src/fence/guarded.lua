@@ -11,7 +11,7 @@ if seen ~= ARGV[1] or ARGV[2] ~= '>=' then
     return redis.error_reply('ERR a fencing token lies between 1 and 2^53 - 1')
   end
   if ARGV[2] ~= '>=' and ARGV[2] ~= '>' then return redis.error_reply('ERR the rule is >= or >') end
-  local highest = tonumber(seen or '0')
+  local highest = string.match(seen or '0', '^%d+$') and tonumber(seen or '0')
   if not highest then return redis.error_reply('ERR the guard ' .. KEYS[1] .. ' holds no token') end
   if presented < highest or (presented == highest and ARGV[2] == '>') then
     return redis.error_reply('STALE ' .. seen)

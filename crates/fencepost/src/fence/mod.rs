@@ -47,7 +47,8 @@
 //! A holder that [activates](Resource::activate) writes as often as it likes: the resource accepts its token again and again, until it
 //! has seen a larger one. For one effect that must not happen twice (a mail, a payment), and that depends on nothing read
 //! before, [`write_once`](Resource::write_once) accepts each token once. If its answer was lost, repeat it: a refusal with
-//! `highest == presented` says that the first one got through.
+//! `highest == presented` says that the first one got through. (Not from an [`http`] service, which records the token before its
+//! handler begins.)
 //!
 //! # What it does not do
 //! It orders holders, not the writes of one holder: those are the holder's own to order, by waiting for each before it

@@ -42,6 +42,8 @@ pub const MIGRATION: &str = include_str!("fence.sql");
 
 const STALE: &str = "FP010";
 const VERSION: i32 = 1;
+/// The largest token that there is.
+const LARGEST: u64 = (1 << 53) - 1;
 /// How long making the schema may take.
 const MIGRATING: Duration = Duration::from_secs(30);
 
@@ -49,7 +51,8 @@ const MIGRATING: Duration = Duration::from_secs(30);
 /// its own call for this resource, and after it none with a smaller token.
 ///
 /// A rollback takes the token back, so a transaction that was rolled back has protected nothing; the next one activates again, and reads
-/// again. All isolation levels will do: with REPEATABLE READ and SERIALIZABLE, a transaction whose snapshot is older than the last holder's
+/// again. So does a rollback to a savepoint that was set before the call, while the transaction goes on: call it outside of
+/// all savepoints. All isolation levels will do: with REPEATABLE READ and SERIALIZABLE, a transaction whose snapshot is older than the last holder's
 /// is refused by the server (`could not serialize access`), to be tried again.
 ///
 /// A holder that was stopped inside of its transaction keeps the row locked: set `idle_in_transaction_session_timeout` to bound
@@ -88,11 +91,13 @@ pub fn stale_token(error: &tokio_postgres::Error) -> Option<StaleToken> {
     struct Detail {
         resource: String,
         presented: FencingToken,
-        highest: FencingToken,
+        highest: u64,
     }
     let refusal = error.as_db_error().filter(|refusal| refusal.code().code() == STALE)?;
     let detail: Detail = serde_json::from_str(refusal.detail()?).ok()?;
-    Some(StaleToken::new(detail.resource, detail.presented, detail.highest))
+    // A row may have been given more than a token can be before a constraint saw to it. That is a refusal, too.
+    let highest = FencingToken::new(detail.highest.min(LARGEST))?;
+    Some(StaleToken::new(detail.resource, detail.presented, highest))
 }
 
 /// A token below 2^53 is a `bigint`.

@@ -5,11 +5,14 @@
 mod docs;
 mod file;
 mod http;
+mod http_ends;
 mod interleavings;
 mod many;
+mod overlap;
 mod postgres;
 mod redis;
 mod stage;
 mod subjects;
 mod suite;
 mod trigger;
+mod trigger_ways;

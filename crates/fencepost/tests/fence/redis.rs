@@ -60,8 +60,10 @@ fn other_clients_use_the_same_script_and_the_same_guard() {
         let refusal = ours.activate(&resource, token(1 << 52)).await.unwrap_err();
         assert_eq!(refusal.stale().unwrap().highest, token((1 << 53) - 1));
     });
-    server.cli(&["SET", &guard, "rubbish"]);
-    assert!(eval("5", ">=", &["SET", "k", "x"]).contains("holds no token"));
+    for rubbish in ["rubbish", "-1", "0x10", "1e3", "nan", " 3", ""] {
+        server.cli(&["SET", &guard, rubbish]);
+        assert!(eval("5000", ">=", &["SET", "k", "x"]).contains("holds no token"), "{rubbish:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use super::gate::{Closed, Gates, Running};
 use super::{FENCING_TOKEN, parse};
@@ -18,10 +19,14 @@ use crate::FencingToken;
 use crate::fence::{Error, Fence, StaleToken, named};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Tokens are remembered under names that begin with this, so that they are not mixed up with values in the same place.
+const PREFIX: &str = "fencepost:http:";
 const MISSING: &str =
     "this resource takes requests with the header `Fencing-Token` only: the token of your lock";
 const MALFORMED: &str =
     "the header `Fencing-Token` must be there once and hold one number between 1 and 2^53 - 1, in digits";
+const UNKNOWN: &str = "nothing was done, but whether your token counts as used is not known; do not repeat the request: take the lock \
+                       again, and come with its new token";
 
 /// Refuses stale requests. See the [module](super) for what it answers and when.
 ///
@@ -52,7 +57,8 @@ impl fmt::Debug for Options {
 }
 
 impl FenceLayer {
-    /// Guards the resource that `resource` says a request is about. Tokens are remembered in `fence`.
+    /// Guards the resource that `resource` says a request is about. Tokens are remembered in `fence`, under that name behind
+    /// `fencepost:http:`; a name has 497 bytes at most.
     ///
     /// Let it name what the handler will touch, not how the request spells it: `/accounts/7`, `/accounts/7/` and
     /// `/accounts/%37` may be one account, and are three names.
@@ -69,8 +75,10 @@ impl FenceLayer {
         self
     }
 
-    /// Lets each token through once: for effects that must not be repeated. A request whose handler failed cannot be repeated
-    /// either; its client needs a new token. By default a holder comes as often as it likes.
+    /// Lets each token through once: for effects that must not be repeated. A request whose handler failed, or never
+    /// began, cannot be repeated either; its client needs a new token. So a 412 with the client's own token does not say that the effect has
+    /// happened. If it is not known whether the token was recorded, the answer is 500. By default a holder comes as often as it
+    /// likes.
     pub fn once(mut self) -> Self {
         self.options.once = true;
         self
@@ -102,8 +110,9 @@ impl<S, In, Out> Service<Request<In>> for FenceService<S>
 where
     S: Service<Request<In>, Response = Response<Out>> + Clone + Send + 'static,
     S::Future: Send,
+    S::Error: Send + 'static,
     In: Send + 'static,
-    Out: From<String>,
+    Out: From<String> + Send + 'static,
 {
     type Response = Response<Out>;
     type Error = S::Error;
@@ -129,9 +138,21 @@ where
                 }
                 Err(refusal) => return Ok(refusal.response()),
             };
-            let response = inner.call(Request::from_parts(parts, body)).await;
-            drop(running);
-            response
+            // A task of its own, since servers drop this future when a client hangs up. What a handler has begun (a query that was
+            // sent, a thread) would go on then, and a newer holder would not wait for it.
+            let handler = async move {
+                let response = inner.call(Request::from_parts(parts, body)).await;
+                drop(running);
+                response
+            };
+            match tokio::spawn(handler.in_current_span()).await {
+                Ok(response) => response,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // The runtime is shutting down: nobody is left to answer.
+                    Err(_) => std::future::pending().await,
+                },
+            }
         })
     }
 }
@@ -144,6 +165,8 @@ enum Refusal {
     Bad(&'static str),
     /// Try again, and why.
     Later(&'static str),
+    /// A token that gets through once may have been recorded: neither its first request nor another has an effect.
+    Unknown,
 }
 
 impl FenceLayer {
@@ -157,9 +180,10 @@ impl FenceLayer {
             (Some(value), None) => parse(value.as_bytes()).ok_or(Refusal::Bad(MALFORMED))?,
         };
         let resource = (self.options.resource)(parts);
-        let name = named(&resource).map_err(|_| {
-            Refusal::Bad("this request is for a resource whose name is empty, or longer than 512 bytes")
-        })?;
+        let kept_as = format!("{PREFIX}{resource}");
+        let name = named(&kept_as).ok().filter(|_| !resource.is_empty()).ok_or(Refusal::Bad(
+            "this request is for a resource whose name is empty, longer than 497 bytes, or has a NUL character",
+        ))?;
         // First the turn, then the check: so whoever was checked is known to be at work, and a newer one waits for it.
         let running = match self.gates.visit(name).enter(token, self.options.patience).await {
             Ok(running) => running,
@@ -170,14 +194,18 @@ impl FenceLayer {
                 return Err(Refusal::Later("requests of an earlier holder are still at work; try again"));
             }
         };
-        match self.record(&resource, token).await {
-            Ok(()) => Ok(Some((token, running))),
-            Err(Error::Stale(refusal)) => Err(Refusal::Stale(refusal)),
-            Err(error) => {
-                tracing::warn!(%error, resource, "a fencing token could not be checked");
-                Err(Refusal::Later("tokens cannot be checked at the moment; try again"))
+        let error = match self.record(&kept_as, token).await {
+            Ok(()) => return Ok(Some((token, running))),
+            Err(Error::Stale(stale)) => {
+                return Err(Refusal::Stale(StaleToken::new(resource, token, stale.highest)));
             }
-        }
+            Err(error) => error,
+        };
+        tracing::warn!(%error, resource, "a fencing token could not be checked");
+        Err(match error {
+            Error::Uncertain { .. } if self.options.once => Refusal::Unknown,
+            _ => Refusal::Later("tokens cannot be checked at the moment; try again"),
+        })
     }
 
     async fn record(&self, resource: &str, token: FencingToken) -> Result<(), Error> {
@@ -212,6 +240,9 @@ impl Refusal {
                 Some((RETRY_AFTER, HeaderValue::from(1))),
                 serde_json::json!({ "error": why }),
             ),
+            Self::Unknown => {
+                (StatusCode::INTERNAL_SERVER_ERROR, None, serde_json::json!({ "error": UNKNOWN }))
+            }
         };
         let mut response = Response::new(B::from(body.to_string()));
         *response.status_mut() = status;

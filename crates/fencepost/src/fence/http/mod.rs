@@ -43,13 +43,15 @@
 //! | 412, `Fencing-Token: highest` | a larger token was seen |
 //! | 428 | the request has no token |
 //! | 400 | what it has is no token |
+//! | 500 | with [`once`](FenceLayer::once) only: nothing was done, but the token may count as used. Take a new one |
 //! | 503, `Retry-After: 1` | the place that remembers tokens is out of reach, or requests of an older holder did not end in time |
 //!
 //! # While a handler runs
 //! A request that was checked may still be at work when a newer holder arrives. So a newer one waits until all requests
-//! of older ones for the same resource have ended, and from its arrival on older ones are refused. A handler has ended when its
-//! future has, also if it was dropped, as servers do when a client hangs up. A handler that leaves work behind (a spawned task, a queue) must give it a clone
-//! of [`Running`] from the request's extensions, which says when that has ended. So does one that writes while it streams its response.
+//! of older ones for the same resource have ended, and from its arrival on older ones are refused. A handler that has begun runs to
+//! its end in a task of its own, also if its client hangs up. What it leaves behind (a spawned task, a queue, a thread, a query that it does not
+//! wait for) must be given a clone of [`Running`] from the request's extensions, which says when that has ended. So must a response
+//! that writes while it is streamed. Handlers that need a limit of time set it themselves, inside of this layer.
 //!
 //! # Several servers
 //! Behind a balancer each server waits for its own requests only. They may share the place that remembers tokens, and then refuse
