@@ -6,6 +6,9 @@ use std::io;
 use fencepost::{Error, Holder, Name};
 use serde::Serialize;
 
+/// `torture` has found what must not be.
+#[cfg(feature = "torture")]
+pub(crate) const VIOLATION: u8 = 1;
 /// Wrong arguments, a wrong URL, or a store that is not fit for locks.
 pub(crate) const USAGE: u8 = 64;
 /// The store is out of reach.

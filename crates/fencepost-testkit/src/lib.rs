@@ -8,6 +8,7 @@ mod certificates;
 pub mod etcd;
 mod eventually;
 pub mod history;
+pub mod local;
 mod port;
 pub mod postgres;
 mod process;

@@ -18,7 +18,7 @@ pub struct Checker {
     last: HashMap<String, u32>,
     figures: Figures,
     violations: Vec<Violation>,
-    finished: Vec<Hold>,
+    finished: Vec<(String, Hold)>,
 }
 
 impl Checker {
@@ -134,7 +134,7 @@ impl Checker {
         let overlaps =
             others.into_iter().filter_map(|other| record::overlap(lock, start, other, hold.clone()));
         self.violations.extend(overlaps);
-        self.finished.push(hold);
+        self.finished.push((lock.to_owned(), hold));
     }
 
     fn die(&mut self, client: u32, at: Moment, how: &str) {
@@ -216,8 +216,8 @@ impl Checker {
         self.start
     }
 
-    /// The holds that have ended since this was last called.
-    pub fn take_finished(&mut self) -> Vec<Hold> {
+    /// The holds that have ended since this was last called, each with its lock.
+    pub fn take_finished(&mut self) -> Vec<(String, Hold)> {
         std::mem::take(&mut self.finished)
     }
 

@@ -1,0 +1,164 @@
+//! Deals faults to clients: stops them, kills them, cuts their links. One thread; what it breaks it mends later.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_testkit::history::{Moment, Target};
+use rustix::process::Signal;
+
+use super::crew::{Shared, locked};
+use super::dice::Dice;
+use super::{Crew, Fault, Plan};
+
+/// How long to wait for a client to hold a lock before it is hit anyway.
+const PATIENCE: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Breaks clients for as long as the run lasts.
+pub(crate) struct Nemesis {
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
+    crew: Crew,
+    dice: Dice,
+    /// What is broken, and when it is mended.
+    broken: Vec<Broken>,
+}
+
+struct Broken {
+    until: Moment,
+    client: usize,
+    fault: usize,
+    how: Fault,
+}
+
+impl Nemesis {
+    pub(crate) fn new(plan: Arc<Plan>, shared: Arc<Shared>, crew: Crew) -> Self {
+        let dice = Dice::new(plan.seed ^ 1);
+        Self { plan, shared, crew, dice, broken: Vec::new() }
+    }
+
+    /// Breaks and mends until the run is over; returns the workers, all in one piece.
+    pub(crate) fn run(mut self) -> io::Result<Crew> {
+        let kinds: Vec<_> =
+            self.plan.faults.iter().copied().filter(|fault| !matches!(fault, Fault::Server(_))).collect();
+        let mut next = Moment::now().plus(self.plan.ttl / 4);
+        while !self.shared.is_over() {
+            self.mend(Moment::now());
+            if Moment::now() >= next && !kinds.is_empty() {
+                let kind = kinds[self.dice.below(kinds.len())];
+                self.strike(kind)?;
+                next = Moment::now().plus(self.dice.between(self.plan.ttl / 10, self.plan.ttl));
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.mend(Moment(u64::MAX));
+        Ok(self.crew)
+    }
+
+    fn strike(&mut self, kind: Fault) -> io::Result<()> {
+        // At least one client stays whole, or nothing happens at all.
+        if self.broken.len() + 1 >= self.crew.seats.len() {
+            return Ok(());
+        }
+        let whole: Vec<_> = (0..self.crew.seats.len())
+            .filter(|client| self.broken.iter().all(|broken| broken.client != *client))
+            .collect();
+        let client = whole[self.dice.below(whole.len())];
+        match kind {
+            Fault::Pause => self.pause(client),
+            Fault::Kill => return self.kill(client),
+            Fault::Cut => self.cut(client),
+            Fault::Server(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Stops a client, most times while it holds a lock.
+    fn pause(&mut self, client: usize) {
+        let ttl = self.plan.ttl;
+        let lasts = match self.dice.below(10) {
+            0..2 => self.dice.between(Duration::from_millis(5), ttl / 10),
+            2..5 => self.dice.between(ttl / 4, ttl * 19 / 20),
+            _ => self.dice.between(ttl * 11 / 10, ttl * 5 / 2),
+        };
+        let fault = self.stop(client, "pause");
+        self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Pause });
+    }
+
+    /// Kills a client, most times while it holds a lock, and starts another one.
+    fn kill(&mut self, client: usize) -> io::Result<()> {
+        let fault = self.stop(client, "kill");
+        self.crew.replace(client)?;
+        locked(&self.shared.collector).end(fault);
+        Ok(())
+    }
+
+    fn stop(&mut self, client: usize, kind: &str) -> usize {
+        let seat = &mut self.crew.seats[client];
+        if self.dice.in_hundred(80) {
+            seat.ambush();
+            let deadline = Moment::now().plus(PATIENCE);
+            while !seat.was_caught() && Moment::now() < deadline {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            seat.call_off();
+        }
+        seat.signal(Signal::STOP);
+        locked(&self.shared.collector).begin(
+            kind,
+            Target::Client(u32::try_from(client).unwrap_or(u32::MAX)),
+            None,
+        )
+    }
+
+    /// Breaks some or all links of a client.
+    fn cut(&mut self, client: usize) {
+        let proxies = &self.crew.seats[client].proxies;
+        if proxies.is_empty() {
+            return;
+        }
+        let ttl = self.plan.ttl;
+        let all = self.dice.in_hundred(50);
+        let manner = self.dice.below(5);
+        let slow = self.dice.between(Duration::from_millis(1), ttl / 4);
+        let only = self.dice.below(proxies.len());
+        for (number, proxy) in proxies.iter().enumerate() {
+            if !all && number != only {
+                continue;
+            }
+            match manner {
+                0 => proxy.reset(),
+                1 => proxy.cut(),
+                2 => proxy.stall(),
+                3 => proxy.hold_answers(),
+                _ => proxy.delay(slow),
+            }
+        }
+        let lasts = if manner == 0 { Duration::ZERO } else { self.dice.between(ttl / 20, ttl * 3 / 2) };
+        let kind = ["reset links", "cut links", "stuck links", "lost answers", "slow links"][manner];
+        let fault = locked(&self.shared.collector).begin(
+            kind,
+            Target::Client(u32::try_from(client).unwrap_or(u32::MAX)),
+            None,
+        );
+        self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Cut });
+    }
+
+    /// Mends what is due.
+    fn mend(&mut self, now: Moment) {
+        let (due, later) =
+            std::mem::take(&mut self.broken).into_iter().partition(|broken| broken.until <= now);
+        self.broken = later;
+        let due: Vec<Broken> = due;
+        for Broken { client, fault, how, .. } in due {
+            let seat = &mut self.crew.seats[client];
+            if how == Fault::Cut {
+                seat.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
+            } else {
+                seat.signal(Signal::CONT);
+            }
+            locked(&self.shared.collector).end(fault);
+        }
+    }
+}
