@@ -28,6 +28,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const HELP: &str = "\
 Exit codes:
   the command's own under `run` (128 + N if signal N killed it; 126, 127 as in a shell)
+  1   `torture` found a violation
   64  wrong usage or configuration
   69  the store is out of reach
   70  the lock was lost (under `run`: and the command was ended)

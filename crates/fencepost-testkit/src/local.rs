@@ -118,7 +118,9 @@ impl Kind {
             }
             _ => return None,
         };
-        Some(Excuse { why: format!("{why} (SAFETY.md)"), lasts: ttl })
+        // A lock that Redis hands to a waiter lasts for a second, whatever its ttl.
+        let lasts = ttl.max(Duration::from_secs(1));
+        Some(Excuse { why: format!("{why} (SAFETY.md)"), lasts })
     }
 }
 

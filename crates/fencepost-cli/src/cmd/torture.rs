@@ -29,12 +29,17 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
             "a server for `--local` is not installed; install the Debian package `{package}`, or torture another store"
         )));
     }
+    let url = if args.local.is_none() { Some(store::url(global)?) } else { None };
+    let plan = Plan::new(args, url)?;
     let mut report =
         args.report.as_ref().map(std::fs::File::create).transpose().map_err(system("creating the report"))?;
+    // Before any thread starts.
     let caught = Caught::start(false).map_err(system("catching signals"))?;
-    let local = args.local.map(|kind| Local::start(kind, args.ttl.unwrap_or(torture::TTL)));
-    let url = local.as_ref().map_or_else(|| store::url(global), |local| Ok(local.url().to_owned()))?;
-    let plan = Arc::new(Plan::new(args, url)?);
+    let local = plan.local.map(|kind| Local::start(kind, plan.ttl));
+    let plan = Arc::new(match &local {
+        Some(local) => plan.on(local.url().to_owned()),
+        None => plan,
+    });
     super::runtime()?.block_on(async {
         let signals = caught.listen().map_err(system("catching signals"))?;
         if local.is_some() {

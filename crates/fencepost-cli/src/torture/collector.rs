@@ -158,7 +158,7 @@ impl Collector {
             let holds = self.recent.iter().filter(|(of, hold)| *of == lock && near(hold));
             let holds = holds.map(|(_, hold)| hold.clone()).collect();
             let timeline = Timeline { holds, faults: &self.faults, from, to, mark: None, start: self.start };
-            let title = format!("{kind} of {}, as seen on `{lock}`", fault.target);
+            let title = format!("{kind}: {}, as seen on `{lock}`", fault.target);
             let picture = timeline.inline();
             self.exhibits.insert(kind, Exhibit { title, picture, score });
         }

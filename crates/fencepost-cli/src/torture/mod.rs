@@ -22,7 +22,7 @@ pub(crate) use collector::Collector;
 pub(crate) use crew::{Crew, Shared, locked};
 pub(crate) use links::Route;
 pub(crate) use nemesis::Nemesis;
-pub(crate) use plan::{Fault, Plan, TTL};
+pub(crate) use plan::{Fault, Plan};
 pub(crate) use report::page;
 pub(crate) use servers::ServerNemesis;
 pub(crate) use summary::{Summary, grouped};

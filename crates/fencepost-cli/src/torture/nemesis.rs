@@ -57,8 +57,8 @@ impl Nemesis {
     }
 
     fn strike(&mut self, kind: Fault) -> io::Result<()> {
-        // At least one client stays whole, or nothing happens at all.
-        if self.broken.len() + 1 >= self.crew.seats.len() {
+        // One of several clients stays whole, or nothing happens at all.
+        if self.broken.len() >= (self.crew.seats.len() - 1).max(1) {
             return Ok(());
         }
         let whole: Vec<_> = (0..self.crew.seats.len())

@@ -12,7 +12,7 @@ use crate::args::Torture;
 use crate::exit::Failure;
 
 /// A ttl short enough for many leases to end in a minute.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(2);
 /// ZooKeeper makes no session shorter than 4 s by default.
 const ZOOKEEPER_TTL: Duration = Duration::from_secs(6);
 
@@ -88,32 +88,33 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What the arguments ask for, on the store at `url`.
-    pub(crate) fn new(args: &Torture, url: String) -> Result<Self, Failure> {
-        if url.starts_with("memory:") {
+    /// What the arguments ask for, on the store at `url`; without one, on a store that is started next, see [`on`](Self::on).
+    pub(crate) fn new(args: &Torture, url: Option<String>) -> Result<Self, Failure> {
+        let remote = url.as_deref().unwrap_or_default();
+        if remote.starts_with("memory:") {
             return Err(Failure::Usage(
                 "`memory:` is within one process, and the clients are many; torture another store".to_owned(),
             ));
         }
-        let ttl = args.ttl.unwrap_or(if url.starts_with("zookeeper:") && args.local.is_none() {
-            ZOOKEEPER_TTL
-        } else {
-            TTL
-        });
+        let ttl = args.ttl.unwrap_or(if remote.starts_with("zookeeper:") { ZOOKEEPER_TTL } else { TTL });
         if ttl < Duration::from_millis(200) {
             return Err(Failure::Usage(
                 "a ttl below 200ms ends by itself on a busy machine; take a longer one".to_owned(),
             ));
         }
-        let route = Route::find(&url);
+        // All local stores but one are servers at a port, without TLS.
+        let route = Route::find(if args.local.is_some_and(|kind| kind != Kind::File) {
+            "redis://127.0.0.1"
+        } else {
+            remote
+        });
         let mut notes = Vec::new();
         let faults = faults(args, route.as_ref().err(), &mut notes)?;
-        let route = route.ok().filter(|_| faults.contains(&Fault::Cut));
         let seed = Moment::now().0 ^ u64::from(std::process::id()).rotate_left(40);
         #[allow(clippy::cast_possible_truncation)]
         let run = super::dice::Dice::new(seed).roll() as u32;
-        Ok(Self {
-            url,
+        let plan = Self {
+            url: String::new(),
             local: args.local,
             clients: args.clients,
             locks: args.clients.div_ceil(2) as usize,
@@ -122,9 +123,17 @@ impl Plan {
             faults,
             prefix: format!("torture:{run:08x}:"),
             seed,
-            route,
+            route: None,
             notes,
-        })
+        };
+        Ok(plan.on(url.unwrap_or_default()))
+    }
+
+    /// The same plan, on the store at `url`.
+    pub(crate) fn on(mut self, url: String) -> Self {
+        self.route = Route::find(&url).ok().filter(|_| self.deals(Fault::Cut));
+        self.url = url;
+        self
     }
 
     /// Whether a kind of fault is dealt.

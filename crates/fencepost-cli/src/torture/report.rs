@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use fencepost_testkit::history::{Fault, STYLE, Target, Violation, escape};
+use fencepost_testkit::history::{Fault, STYLE, Target, Violation, escape, ticks};
 
 use super::{Collector, Summary};
 
@@ -52,7 +52,7 @@ pub(crate) fn page(summary: &Summary, collector: &Collector, violations: &[Viola
         "<h2>The run</h2><figure><figcaption>Locks granted and lost, a bar for each {:.1} s; below, the faults as they were \
          dealt.</figcaption>{}</figure>",
         collector.window().as_secs_f64(),
-        overview(collector, violations, "")
+        overview(collector, violations)
     );
     if !collector.exhibits.is_empty() {
         page.push_str(
@@ -124,7 +124,7 @@ fn zooms(page: &mut String, title: &str, violations: &[&Violation], collector: &
 }
 
 /// The whole run: bars of what was granted and lost, and a row of marks for each kind of fault.
-pub(crate) fn overview(collector: &Collector, violations: &[Violation], style: &str) -> String {
+fn overview(collector: &Collector, violations: &[Violation]) -> String {
     let mut kinds: Vec<&str> = collector.faults.iter().map(|fault| fault.kind.as_str()).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -132,7 +132,7 @@ pub(crate) fn overview(collector: &Collector, violations: &[Violation], style: &
     let height = CHART + rows * ROW + 50.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"ov\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" role=\"img\" \
-         aria-label=\"the run\">{style}\n"
+         aria-label=\"the run\">\n"
     );
     let count = f64::from(u32::try_from(collector.windows.len().max(1)).unwrap_or(u32::MAX));
     let whole = collector.window().as_secs_f64() * count;
@@ -152,15 +152,9 @@ pub(crate) fn overview(collector: &Collector, violations: &[Violation], style: &
         let x = LEFT + violation.from.since(collector.start).as_secs_f64() * scale;
         let _ = writeln!(svg, "<circle class=\"bad\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"4\"/>", y + 8.0);
     }
-    for tick in 0..=8u32 {
-        let seconds = whole * f64::from(tick) / 8.0;
-        let anchor = if tick == 8 { "end" } else { "middle" };
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{seconds:.0} s</text>",
-            LEFT + seconds * scale,
-            height - 6.0
-        );
+    for (seconds, label) in ticks(0.0, whole) {
+        let (x, y) = (LEFT + seconds * scale, height - 6.0);
+        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>");
     }
     svg + "</svg>"
 }

@@ -183,9 +183,10 @@ fn unguarded(figures: &Figures, pauses: bool, leases: bool) -> String {
     let lost = figures.unguarded_lost_updates;
     if lost > 0 {
         return format!(
-            "The unguarded registers lost {} updates: the faults bite, and a lock alone protects no data. The guarded ones \
+            "The unguarded registers lost {} update{}: the faults bite, and a lock alone protects no data. The guarded ones \
              refuse a smaller token than they have seen.",
-            grouped(lost)
+            grouped(lost),
+            if lost == 1 { "" } else { "s" }
         );
     }
     if !leases {

@@ -29,7 +29,7 @@ pub use figures::{Figures, Waits};
 pub use hold::{Grant, Hold};
 pub use moment::Moment;
 pub use recorder::{Client, History};
-pub use timeline::{STYLE, Timeline, escape};
+pub use timeline::{STYLE, Timeline, escape, ticks};
 pub use violation::{Rule, Violation};
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Holds and faults as a picture: a lane a client, time to the right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
 use super::{Fault, Hold, Moment, Target};
@@ -8,7 +8,11 @@ use super::{Fault, Hold, Moment, Target};
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 90.0;
 const TOP: f64 = 26.0;
-const LANE: f64 = 30.0;
+const LANE: f64 = 36.0;
+/// Below the lanes: the axis and its labels.
+const FOOT: f64 = 34.0;
+/// How near to each other short holds are told apart.
+const CROWD: f64 = 2.5;
 
 /// The colours, for whatever shows the picture: light, and dark where that is wanted.
 pub const STYLE: &str = "\
@@ -50,7 +54,7 @@ impl Timeline<'_> {
 
     fn draw(&self, style: &str) -> String {
         let lanes = self.lanes();
-        let height = TOP + LANE * f64::from(u32::try_from(lanes.len()).unwrap_or(u32::MAX)) + 34.0;
+        let height = TOP + LANE * f64::from(u32::try_from(lanes.len()).unwrap_or(u32::MAX)) + FOOT;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"tl\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
              role=\"img\" aria-label=\"timeline\">{style}\n"
@@ -63,12 +67,17 @@ impl Timeline<'_> {
                 "<rect class=\"lane\" x=\"{LEFT}\" y=\"{y}\" width=\"{}\" height=\"{h}\"/><text x=\"8\" y=\"{}\">client \
                  {client}</text>",
                 WIDTH - LEFT - 10.0,
-                top + 19.0
+                top + 22.0
             );
         }
         self.draw_faults(&mut svg, &lanes, height);
+        let mut crowded = HashSet::new();
         for hold in &self.holds {
-            if let Some(top) = lanes.get(&hold.grant.client) {
+            let (x, w) = self.span(hold.grant.at, hold.gone.unwrap_or(hold.seen));
+            // Of many short ones side by side, a few are enough to see that there are many.
+            #[allow(clippy::cast_possible_truncation)]
+            let drawn = w <= CROWD && !crowded.insert((hold.grant.client, (x / CROWD) as i64));
+            if let Some(top) = lanes.get(&hold.grant.client).filter(|_| !drawn) {
                 self.draw_hold(&mut svg, hold, *top);
             }
         }
@@ -77,7 +86,7 @@ impl Timeline<'_> {
             let _ = writeln!(
                 svg,
                 "<rect class=\"mark\" x=\"{x:.1}\" y=\"{TOP}\" width=\"{w:.1}\" height=\"{:.1}\"/>",
-                height - TOP - 34.0
+                height - TOP - FOOT
             );
         }
         svg + "</svg>\n"
@@ -107,19 +116,15 @@ impl Timeline<'_> {
     }
 
     fn axis(&self, svg: &mut String, height: f64) {
-        const TICKS: u32 = 8;
-        for tick in 0..=TICKS {
-            let part = f64::from(tick) / f64::from(TICKS);
-            let x = LEFT + part * (WIDTH - LEFT - 10.0);
-            let at = self.from.plus(self.to.since(self.from).mul_f64(part));
-            let anchor = if tick == TICKS { "end" } else { "middle" };
+        let (from, to) = (self.from.since(self.start).as_secs_f64(), self.to.since(self.start).as_secs_f64());
+        for (seconds, label) in ticks(from, to) {
+            let x = LEFT + (seconds - from) / (to - from).max(1e-9) * (WIDTH - LEFT - 10.0);
             let _ = writeln!(
                 svg,
                 "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\"/><text class=\"small\" x=\"{x:.1}\" \
-                 y=\"{:.1}\" text-anchor=\"{anchor}\">{:.3} s</text>",
+                 y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
                 height - 30.0,
-                height - 16.0,
-                at.since(self.start).as_secs_f64()
+                height - 16.0
             );
         }
     }
@@ -129,22 +134,27 @@ impl Timeline<'_> {
             let (x, w) = self.span(fault.from, fault.to.unwrap_or(self.to));
             let (class, y, h) = match &fault.target {
                 Target::Client(client) => ("fault", lanes.get(client).copied().unwrap_or(TOP), LANE),
-                Target::Server(_) => ("server", TOP, height - TOP - 34.0),
+                Target::Server(_) => ("server", TOP, height - TOP - FOOT),
             };
-            let words = escape(&format!("{} {}", fault.kind, fault.target));
+            let words = escape(&format!("{}: {}", fault.kind, fault.target));
             let _ = writeln!(
                 svg,
                 "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\"><title>{words}</title></rect>"
             );
-            let label = if class == "server" { TOP - 12.0 } else { y + 10.0 };
-            let _ =
-                writeln!(svg, "<text class=\"small\" x=\"{:.1}\" y=\"{label:.1}\">{words}</text>", x + 2.0);
+            // In a lane of its own, the target needs no name.
+            let (label, y) =
+                if class == "server" { (words, TOP - 12.0) } else { (escape(&fault.kind), y + 11.0) };
+            let (x, anchor) = if x > WIDTH * 0.85 { (x + w, "end") } else { (x + 2.0, "start") };
+            let _ = writeln!(
+                svg,
+                "<text class=\"small\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{label}</text>"
+            );
         }
     }
 
     fn draw_hold(&self, svg: &mut String, hold: &Hold, top: f64) {
         let gone = hold.gone.unwrap_or(hold.seen).max(hold.grant.at);
-        let (y, h) = (top + 8.0, LANE - 14.0);
+        let (y, h) = (top + 14.0, LANE - 20.0);
         let mut bar = |class: &str, from: Moment, to: Moment, y: f64, h: f64| {
             if from <= self.to && to >= self.from {
                 let (x, w) = self.span(from, to);
@@ -154,7 +164,7 @@ impl Timeline<'_> {
                 );
             }
         };
-        bar("asks", hold.grant.invoked, hold.grant.at, top + LANE / 2.0 - 2.0, 4.0);
+        bar("asks", hold.grant.invoked, hold.grant.at, y + h / 2.0 - 2.0, 4.0);
         if hold.end() < gone {
             bar("stale", hold.end(), gone, y, h);
         }
@@ -184,7 +194,38 @@ impl Timeline<'_> {
     }
 }
 
+/// Round numbers of seconds between two, ten or so, with what to write beside them.
+pub fn ticks(from: f64, to: f64) -> Vec<(f64, String)> {
+    let rough = ((to - from) / 10.0).max(1e-9);
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .map(|part| part * power)
+        .into_iter()
+        .find(|step| *step >= rough)
+        .unwrap_or(rough);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let decimals = (-step.log10().floor()).max(0.0) as usize;
+    let first = (from / step).ceil();
+    let places = (0..20).map(|number| (first + f64::from(number)) * step).take_while(|place| *place <= to);
+    places.map(|place| (place, format!("{place:.decimals$} s"))).collect()
+}
+
 /// Text for a page or picture.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_round_numbers() {
+        let labels = |from, to| ticks(from, to).into_iter().map(|(_, label)| label).collect::<Vec<_>>();
+        assert_eq!(labels(0.0, 15.0), ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s", "14 s"]);
+        assert_eq!(
+            labels(3.08, 3.52),
+            ["3.10 s", "3.15 s", "3.20 s", "3.25 s", "3.30 s", "3.35 s", "3.40 s", "3.45 s", "3.50 s"]
+        );
+    }
 }

@@ -83,9 +83,9 @@ impl Violation {
 
     /// The piece as a picture, with the faults that touch it.
     pub fn timeline<'a>(&self, faults: &'a [Fault]) -> Timeline<'a> {
-        let begin = self.holds.iter().map(|hold| hold.grant.invoked).min().unwrap_or(self.from);
-        let end = self.holds.iter().filter_map(|hold| hold.gone).max().unwrap_or(self.to).max(self.to);
-        let margin = (end.since(begin) / 10).max(Duration::from_millis(1));
+        let begin = self.holds.iter().map(|hold| hold.grant.at).fold(self.from, Moment::min);
+        let end = self.holds.iter().map(Hold::end).fold(self.to, Moment::max);
+        let margin = (end.since(begin) / 6).max(Duration::from_millis(1));
         Timeline {
             holds: self.holds.clone(),
             faults,
