@@ -80,7 +80,8 @@ impl Nemesis {
         let lasts = match self.dice.below(10) {
             0..2 => self.dice.between(Duration::from_millis(5), ttl / 10),
             2..5 => self.dice.between(ttl / 4, ttl * 19 / 20),
-            _ => self.dice.between(ttl * 11 / 10, ttl * 5 / 2),
+            // PostgreSQL gives a stopped holder two seconds on top of its lease.
+            _ => self.dice.between(ttl * 11 / 10, ttl * 3),
         };
         let fault = self.stop(client, "pause");
         self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Pause });

@@ -154,7 +154,8 @@ fn overview(collector: &Collector, violations: &[Violation]) -> String {
     }
     for (seconds, label) in ticks(0.0, whole) {
         let (x, y) = (LEFT + seconds * scale, height - 6.0);
-        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>");
+        let anchor = if x > WIDTH - 25.0 { "end" } else { "middle" };
+        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{label}</text>");
     }
     svg + "</svg>"
 }

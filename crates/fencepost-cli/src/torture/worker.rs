@@ -181,10 +181,10 @@ impl Worker<'_> {
     /// Mostly nothing at all; sometimes for long enough that the lock has to be renewed.
     async fn work(&mut self, guard: &Guard) {
         let ttl = self.args.ttl;
-        let most = match self.dice.below(1000) {
-            0..900 => return,
-            900..970 => Duration::from_millis(5),
-            970..997 => ttl / 8,
+        let most = match self.dice.below(10_000) {
+            0..9_400 => return,
+            9_400..9_915 => Duration::from_millis(5),
+            9_915..9_995 => ttl / 8,
             _ => ttl * 3 / 2,
         };
         let mut left = self.dice.between(Duration::ZERO, most);

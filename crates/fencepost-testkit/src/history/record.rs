@@ -132,7 +132,7 @@ pub(super) fn overlap(lock: &str, start: Moment, one: Hold, other: Hold) -> Opti
     let (from, to) = first.overlap(&second)?;
     let tell = |hold: &Hold| {
         format!(
-            "client {} was granted token {} at {}, and its guard said that it is valid until {} ({} at {})",
+            "client {} was granted token {} at {} and held it, by what its guard said, until {} ({} at {})",
             hold.grant.client,
             hold.grant.token,
             hold.grant.at.from_start(start),

@@ -94,7 +94,8 @@ impl Timeline<'_> {
 
     /// Where each client's lane begins.
     fn lanes(&self) -> BTreeMap<u32, f64> {
-        let of_faults = self.shown().filter_map(|fault| match fault.target {
+        // A piece that shows what is wrong shows nobody else.
+        let of_faults = self.shown().filter(|_| self.mark.is_none()).filter_map(|fault| match fault.target {
             Target::Client(client) => Some(client),
             Target::Server(_) => None,
         });
@@ -133,8 +134,11 @@ impl Timeline<'_> {
         for fault in self.shown() {
             let (x, w) = self.span(fault.from, fault.to.unwrap_or(self.to));
             let (class, y, h) = match &fault.target {
-                Target::Client(client) => ("fault", lanes.get(client).copied().unwrap_or(TOP), LANE),
                 Target::Server(_) => ("server", TOP, height - TOP - FOOT),
+                Target::Client(client) => match lanes.get(client) {
+                    Some(top) => ("fault", *top, LANE),
+                    None => continue,
+                },
             };
             let words = escape(&format!("{}: {}", fault.kind, fault.target));
             let _ = writeln!(
@@ -170,7 +174,7 @@ impl Timeline<'_> {
         }
         bar("holds", hold.grant.at, hold.end(), y, h);
         let (x, w) = self.span(hold.grant.at, hold.end());
-        if w > 40.0 {
+        if w > 46.0 {
             // The last digits tell tokens apart.
             let token = hold.grant.token.to_string();
             let token = &token[token.len().saturating_sub(6)..];

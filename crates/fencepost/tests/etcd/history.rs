@@ -32,7 +32,11 @@ async fn exclusion_and_the_order_of_tokens_outlive_dying_leaders() {
                 client.acquired(guard.token().get(), guard.valid_until_boottime());
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 let until = guard.valid_until_boottime();
-                if guard.check().is_ok() { client.released(until) } else { client.lost("outage", until) }
+                if guard.check().is_ok() {
+                    client.released(until)
+                } else {
+                    client.lost("outage", until)
+                }
                 let _ = guard.release().await;
             }
         }));
@@ -43,8 +47,7 @@ async fn exclusion_and_the_order_of_tokens_outlive_dying_leaders() {
         let leader = cluster.leader();
         cluster[leader].kill();
         let seen = history.acquisitions();
-        until("the crowd goes on without the leader", async || history.acquisitions() > seen + 20)
-            .await;
+        until("the crowd goes on without the leader", async || history.acquisitions() > seen + 20).await;
         cluster[leader].restart();
     }
     stop.store(true, Ordering::SeqCst);

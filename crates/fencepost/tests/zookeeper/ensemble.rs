@@ -80,7 +80,11 @@ async fn turns_of(history: History, number: u32, locks: Locks, over: Arc<AtomicB
         client.acquired(guard.token().get(), guard.valid_until_boottime());
         tokio::task::yield_now().await;
         let until = guard.valid_until_boottime();
-        if guard.check().is_ok() { client.released(until) } else { client.lost("outage", until) }
+        if guard.check().is_ok() {
+            client.released(until)
+        } else {
+            client.lost("outage", until)
+        }
         let _ = guard.release().await;
     }
 }
