@@ -250,7 +250,7 @@ pub(crate) struct Init {
 
 /// Attack a store with many clients, break them, and check what they saw
 ///
-/// Starts clients as processes of their own that take locks, holds them for a while, and reads and writes registers under them.
+/// Starts clients, each a process of its own, that take locks, hold them for a while, and read and write registers under them.
 /// Meanwhile clients are paused (past the end of their leases, too) and killed, and their connections are cut. From what they
 /// say it is checked that no two held a lock at once by what their guards said, that tokens are unique and in order, that
 /// registers which refuse a smaller token lose no update, and that nothing is left behind.
@@ -258,7 +258,7 @@ pub(crate) struct Init {
 /// All names start with `torture:` and a number of the run: other locks are not touched. Servers are only broken if they were
 /// started for the run, by --local. Breaks of exclusion that SAFETY.md allows for such a server are told apart from violations.
 ///
-/// Exit code 1 if anything was violated.
+/// Ctrl-C ends it early, with what was seen until then. Exit code 1 if anything was violated.
 #[cfg(feature = "torture")]
 #[derive(Debug, Args)]
 #[command(after_help = "\

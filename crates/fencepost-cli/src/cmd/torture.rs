@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::{Capabilities, Locks, format_duration};
+use fencepost::{Capabilities, Holder, Locks, format_duration};
 use fencepost_testkit::history::{Moment, Violation};
 use fencepost_testkit::local::{Kind, Local};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
         args.report.as_ref().map(std::fs::File::create).transpose().map_err(system("creating the report"))?;
     // Before any thread starts.
     let caught = Caught::start(false).map_err(system("catching signals"))?;
-    let local = plan.local.map(|kind| Local::start(kind, plan.ttl));
+    let local = plan.local.map(|kind| start(kind, plan.ttl)).transpose()?;
     let plan = Arc::new(match &local {
         Some(local) => plan.on(local.url().to_owned()),
         None => plan,
@@ -52,12 +52,18 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
         let started = Moment::now();
         let (shared, _local) = attack(&plan, local, console, &signals).await?;
         let ran = started.plus(plan.lasts).min(Moment::now()).since(started);
-        let left = leftovers(&locks, &plan).await?;
+        let left = tokio::select! {
+            left = leftovers(&locks, &plan) => left,
+            signal = waiting::ending(&signals) => return Err(Failure::Interrupted(signal)),
+        };
         locks.close().await;
         let mut collector = locked(&shared.collector);
-        let (figures, violations) = collector.finish(left);
-        let summary =
+        let (figures, violations) = collector.finish(left.as_deref().unwrap_or_default());
+        let mut summary =
             Summary::new(&plan, (store.store, store.leases), ran, &collector, (figures, &violations));
+        summary
+            .notes
+            .extend(left.err().map(|error| format!("what is left in the store is not known: {error}")));
         if let Some(file) = &mut report {
             write_report(file, &summary, &collector, &violations)?;
         }
@@ -161,22 +167,25 @@ fn progress(plan: &Plan, collector: &Collector) -> String {
 }
 
 /// What the store still has of the run when the last lease must have ended.
-async fn leftovers(locks: &Locks, plan: &Plan) -> Result<Vec<(String, String)>, Failure> {
+async fn leftovers(locks: &Locks, plan: &Plan) -> fencepost::Result<Vec<(String, String)>> {
     let deadline = Moment::now().plus(plan.ttl + PATIENCE);
     loop {
         let found = locks.list(&plan.prefix).await;
-        let late = Moment::now() > deadline;
-        match found {
-            Ok(holders) if holders.is_empty() => return Ok(Vec::new()),
-            Ok(holders) if late => {
-                let left =
-                    holders.iter().map(|holder| (holder.name.to_string(), format!("a holder: {holder}")));
-                return Ok(left.collect());
-            }
-            Err(error) if late => return Err(error.into()),
-            _ => sleep(Duration::from_millis(100)).await,
+        let left = |holder: &Holder| (holder.name.to_string(), format!("a holder: {holder}"));
+        let left = found.map(|holders| holders.iter().map(left).collect::<Vec<_>>());
+        if left.as_ref().is_ok_and(Vec::is_empty) || Moment::now() > deadline {
+            return left;
         }
+        sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Starts servers. The test kit panics where a test has to end, and says why; here that is an error like any other.
+fn start(kind: Kind, ttl: Duration) -> Result<Local, Failure> {
+    std::panic::catch_unwind(|| Local::start(kind, ttl)).map_err(|_| Failure::System {
+        doing: "starting the servers",
+        error: std::io::Error::other("see above"),
+    })
 }
 
 fn write_report(

@@ -193,11 +193,11 @@ impl Collector {
     }
 
     /// Ends the history, with what is left in the store.
-    pub(crate) fn finish(&mut self, left: Vec<(String, String)>) -> (Figures, Vec<Violation>) {
+    pub(crate) fn finish(&mut self, left: &[(String, String)]) -> (Figures, Vec<Violation>) {
         self.check_until(Moment(u64::MAX));
         self.exhibit(Moment(u64::MAX));
         let at = Moment::now();
-        for (lock, what) in left {
+        for (lock, what) in left.iter().cloned() {
             self.checker.observe(Event { at, client: 0, what: What::Left { lock, what } });
         }
         std::mem::take(&mut self.checker).finish(&self.faults)
