@@ -144,6 +144,9 @@ impl Summary {
                 ),
             ),
         ];
+        for (why, error) in &figures.errors {
+            rows.push(("error", format!("{why}, first: {error}")));
+        }
         let guilty: BTreeMap<_, _> = self
             .violations
             .iter()

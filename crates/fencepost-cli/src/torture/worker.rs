@@ -81,6 +81,19 @@ fn listen(end: Arc<End>) -> Receiver<Answer> {
     receiver
 }
 
+/// Why there is no lock.
+struct Refusal {
+    why: &'static str,
+    /// What the store said, if it failed.
+    error: Option<String>,
+}
+
+impl From<&'static str> for Refusal {
+    fn from(why: &'static str) -> Self {
+        Self { why, error: None }
+    }
+}
+
 struct Worker<'a> {
     args: &'a TortureWorker,
     answers: Receiver<Answer>,
@@ -111,8 +124,8 @@ impl Worker<'_> {
         self.say(What::Invoke { lock: name.clone() });
         let guard = match self.acquire(locks, &name, self.is_patient(number)).await {
             Ok(guard) => guard,
-            Err(why) => {
-                self.say(What::GaveUp { why: why.to_owned() });
+            Err(Refusal { why, error }) => {
+                self.say(What::GaveUp { why: why.to_owned(), error });
                 match why {
                     "busy" | "cancelled" => {}
                     "timed out" => self.avoided[number] = Moment::now().plus(self.args.ttl / 10),
@@ -146,7 +159,7 @@ impl Worker<'_> {
         self.args.client as usize % self.args.locks == number
     }
 
-    async fn acquire(&mut self, locks: &Locks, name: &str, patient: bool) -> Result<Guard, &'static str> {
+    async fn acquire(&mut self, locks: &Locks, name: &str, patient: bool) -> Result<Guard, Refusal> {
         let (ttl, end) = (self.args.ttl, self.end.clone());
         let wait = if patient { ttl * 4 } else { ttl / 50 };
         let lock = locks.lock(name).ttl(ttl).wait(wait).note("fencepost torture");
@@ -158,13 +171,13 @@ impl Worker<'_> {
         let bounded = async {
             match impatient {
                 // Dropped wherever it stands.
-                Some(patience) => timeout(patience, attempt).await.map_err(|_| "cancelled"),
+                Some(patience) => timeout(patience, attempt).await.map_err(|_| Refusal::from("cancelled")),
                 None => Ok(attempt.await),
             }
         };
         let stopped = async {
             end.woken.notified().await;
-            Err("stopped")
+            Err(Refusal::from("stopped"))
         };
         let outcome = self
             .ticking(async {
@@ -173,8 +186,8 @@ impl Worker<'_> {
             .await?;
         match outcome {
             Ok(Some(guard)) => Ok(guard),
-            Ok(None) => Err("busy"),
-            Err(error) => Err(kind(&error)),
+            Ok(None) => Err(Refusal::from("busy")),
+            Err(error) => Err(Refusal { why: kind(&error), error: told(&error) }),
         }
     }
 
@@ -262,6 +275,11 @@ impl Worker<'_> {
 
 fn until(guard: &Guard) -> Option<Moment> {
     guard.valid_until_boottime().map(Moment::at)
+}
+
+/// What went wrong, unless it is only that somebody else has the lock.
+fn told(error: &Error) -> Option<String> {
+    (!matches!(error, Error::Busy { .. } | Error::Timeout { .. })).then(|| error.to_string())
 }
 
 fn kind(error: &Error) -> &'static str {

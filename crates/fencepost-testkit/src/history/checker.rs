@@ -78,9 +78,12 @@ impl Checker {
         };
         let Some(record) = self.locks.get_mut(&lock) else { return };
         match what {
-            What::GaveUp { why } => {
+            What::GaveUp { why, error } => {
                 record.give_up(client);
                 self.busy.remove(&client);
+                if let Some(error) = error {
+                    self.figures.errors.entry(why.clone()).or_insert(error);
+                }
                 *self.figures.gave_up.entry(why).or_default() += 1;
             }
             What::Acquired { token, until } => self.granted(client, at, &lock, token, until),

@@ -35,6 +35,8 @@ pub enum What {
     GaveUp {
         /// Why, in a word or two.
         why: String,
+        /// What the store said, if it failed.
+        error: Option<String>,
     },
     /// Its guard was asked and said that the lock is held.
     Held {

@@ -14,6 +14,8 @@ pub struct Figures {
     pub handovers: u64,
     /// Attempts that ended without the lock, by reason.
     pub gave_up: BTreeMap<String, u64>,
+    /// What the store said the first time, for those that failed.
+    pub errors: BTreeMap<String, String>,
     /// Locks lost, by reason.
     pub losses: BTreeMap<String, u64>,
     /// Writes that the guarded registers took.

@@ -70,7 +70,7 @@ impl Client {
 
     /// It was not granted the lock.
     pub fn gave_up(&self, why: &str) {
-        self.note(Moment::now(), What::GaveUp { why: why.to_owned() });
+        self.note(Moment::now(), What::GaveUp { why: why.to_owned(), error: None });
     }
 
     /// Its guard said that the lock is lost, which was valid until then at the latest.
