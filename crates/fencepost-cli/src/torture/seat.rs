@@ -11,9 +11,9 @@ use fencepost_testkit::Proxy;
 use fencepost_testkit::history::{Event, Moment, Register, What};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::crew::{Shared, locked};
 use super::wire::{Answer, Said, send};
 use super::{Collector, Plan};
-use crate::torture::crew::{Shared, locked};
 
 /// A running worker.
 pub(super) struct Seat {
@@ -27,10 +27,9 @@ pub(super) struct Seat {
 /// What the listener and the nemesis both use.
 struct Link {
     pid: Pid,
-    input: Mutex<Option<ChildStdin>>,
+    input: Mutex<ChildStdin>,
     /// The worker shall be stopped as soon as it holds a lock and is about to use it.
     ambush: AtomicBool,
-    caught: AtomicBool,
     /// Its end is ours.
     dismissed: AtomicBool,
 }
@@ -53,14 +52,9 @@ impl Seat {
             .spawn()?;
         let pid =
             i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let input = Mutex::new(process.stdin.take());
-        let link = Arc::new(Link {
-            pid,
-            input,
-            ambush: AtomicBool::new(false),
-            caught: AtomicBool::new(false),
-            dismissed: AtomicBool::new(false),
-        });
+        let input = Mutex::new(process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?);
+        let link =
+            Arc::new(Link { pid, input, ambush: AtomicBool::new(false), dismissed: AtomicBool::new(false) });
         let output = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let (listening, shared) = (link.clone(), shared.clone());
         let listener = std::thread::spawn(move || listening.listen(client, output, &shared));
@@ -73,26 +67,23 @@ impl Seat {
 
     /// Has the worker stopped the next time that it is about to use a lock that it holds.
     pub(super) fn ambush(&self) {
-        self.link.caught.store(false, Ordering::SeqCst);
         self.link.ambush.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it was stopped that way. If not, it will not be any more.
+    /// Whether it was, or is about to be, stopped that way.
     pub(super) fn was_caught(&self) -> bool {
-        self.link.caught.load(Ordering::SeqCst) || !self.link.ambush.load(Ordering::SeqCst)
+        !self.link.ambush.load(Ordering::SeqCst)
     }
 
-    /// Calls the ambush off; `true` if it had happened.
-    pub(super) fn call_off(&self) -> bool {
-        !self.link.ambush.swap(false, Ordering::SeqCst)
+    /// Calls the ambush off.
+    pub(super) fn call_off(&self) {
+        self.link.ambush.store(false, Ordering::SeqCst);
     }
 
     /// Tells it to end in good order.
     pub(super) fn dismiss(&self) {
         self.link.dismissed.store(true, Ordering::SeqCst);
-        if let Some(input) = locked(&self.link.input).as_mut() {
-            let _ = send(input, &Answer::Stop);
-        }
+        self.link.answer(Answer::Stop);
     }
 
     pub(super) fn has_ended(&mut self) -> bool {
@@ -138,7 +129,6 @@ impl Link {
     fn read(&self, client: u32, lock: usize, token: u64, shared: &Shared) {
         if self.ambush.swap(false, Ordering::SeqCst) {
             let _ = kill_process(self.pid, Signal::STOP);
-            self.caught.store(true, Ordering::SeqCst);
         }
         let (guarded, unguarded) = {
             let mut registers = locked(&shared.registers);
@@ -188,9 +178,8 @@ impl Link {
     }
 
     fn answer(&self, answer: Answer) {
-        if let Some(input) = locked(&self.input).as_mut() {
-            let _ = send(input, &answer);
-        }
+        // One that was killed does not listen any more.
+        let _ = send(&mut *locked(&self.input), &answer);
     }
 }
 
