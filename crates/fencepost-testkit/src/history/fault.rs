@@ -42,11 +42,13 @@ pub struct Excuse {
 }
 
 impl Fault {
-    /// Why two holds may have overlapped in this time, if they may.
-    pub fn excuses(&self, from: Moment, to: Moment) -> Option<&str> {
+    /// Why two holds may have overlapped in this time, if they may. `invoked` is when the earlier of them was asked for: what
+    /// was asked for when all was well again has no excuse.
+    pub fn excuses(&self, invoked: Moment, from: Moment, to: Moment) -> Option<&str> {
         let excuse = self.excuse.as_ref()?;
-        let end = self.to.map_or(Moment(u64::MAX), |to| to.plus(excuse.lasts));
-        (self.from <= from && to <= end).then_some(excuse.why.as_str())
+        let over = self.to.unwrap_or(Moment(u64::MAX));
+        let explained = invoked <= over && self.from <= from && to <= over.plus(excuse.lasts);
+        explained.then_some(excuse.why.as_str())
     }
 
     /// Whether some of it happened in this time.

@@ -245,8 +245,8 @@ fn a_history_that_makes_no_sense_is_caught() {
 #[test]
 fn a_fault_excuses_the_overlaps_it_explains_and_nothing_else() {
     let events = [
-        invoke(0, 1),
-        acquired(1, 1, 8, 100),
+        invoke(10, 1),
+        acquired(11, 1, 8, 100),
         invoke(50, 2),
         acquired(60, 2, 7, 160),
         released(70, 2, 160),
@@ -270,6 +270,7 @@ fn a_fault_excuses_the_overlaps_it_explains_and_nothing_else() {
     assert!(excused(40, 50, 20), "the overlap lies within");
     assert!(!excused(65, 70, 20), "it began before the fault");
     assert!(!excused(40, 50, 10), "it lasted for longer than the fault explains");
+    assert!(!excused(1, 5, 100), "it was over before the earlier of the two was asked for");
 }
 
 #[test]

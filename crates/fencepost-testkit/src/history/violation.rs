@@ -74,8 +74,9 @@ impl Violation {
     /// Looks for a fault that makes it legitimate. Tokens and registers have no excuse.
     #[must_use]
     pub fn judged(mut self, faults: &[Fault]) -> Self {
-        if self.rule == Rule::Exclusion {
-            let why = faults.iter().find_map(|fault| fault.excuses(self.from, self.to));
+        if let (Rule::Exclusion, Some(earlier)) = (self.rule, self.holds.first()) {
+            let invoked = earlier.grant.invoked;
+            let why = faults.iter().find_map(|fault| fault.excuses(invoked, self.from, self.to));
             self.excused = why.map(str::to_owned);
         }
         self
