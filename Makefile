@@ -56,7 +56,7 @@ test: deps lint ## Check everything; leaves no process and no file behind
 	  $(TARGET)/test.log
 
 soak: deps build ## Torture every store in turn, MINUTES=60 in all; figures and reports go to target/soak
-	@sh scripts/soak $(TARGET)/release/fencepost $(MINUTES) $(TARGET)/soak
+	@PYTHON=$(PYTHON) sh scripts/soak $(TARGET)/release/fencepost $(MINUTES) $(TARGET)/soak
 
 model: ## Search more states of the Redis protocols than `test` does; takes long
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored

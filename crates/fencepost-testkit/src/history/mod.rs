@@ -9,7 +9,7 @@
 //! - *nothing left*: at the end the store has no entry of the run.
 //!
 //! It needs no more memory than what is open at a time, so a history may be as long as it likes. A [`Violation`] holds the
-//! smallest piece of the history that shows it, in words and as a [`timeline`].
+//! smallest piece of the history that shows it, in words and as a [`Timeline`].
 
 mod checker;
 mod event;
