@@ -188,8 +188,7 @@ impl Collector {
 
     /// How many violations there are that nothing excuses, so far.
     pub(crate) fn violations(&self) -> usize {
-        let judged = self.checker.violations().iter().map(|violation| violation.clone().judged(&self.faults));
-        judged.filter(|violation| violation.excused.is_none()).count()
+        self.checker.violations().iter().filter(|violation| violation.excuse(&self.faults).is_none()).count()
     }
 
     /// Ends the history, with what is left in the store.

@@ -209,7 +209,7 @@ impl Checker {
         &self.figures
     }
 
-    /// What must not be, so far. Whether it is legitimate is decided by [`Violation::judged`].
+    /// What must not be, so far, unless a fault is its [excuse](Violation::excuse).
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
@@ -231,8 +231,10 @@ impl Checker {
         for client in clients {
             self.die(client, self.now, "still held at the end of the history");
         }
-        let judged = self.violations.into_iter().map(|violation| violation.judged(faults));
-        (self.figures, judged.collect())
+        for violation in &mut self.violations {
+            violation.excused = violation.excuse(faults).map(str::to_owned);
+        }
+        (self.figures, self.violations)
     }
 }
 

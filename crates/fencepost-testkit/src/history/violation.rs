@@ -71,15 +71,10 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// Looks for a fault that makes it legitimate. Tokens and registers have no excuse.
-    #[must_use]
-    pub fn judged(mut self, faults: &[Fault]) -> Self {
-        if let (Rule::Exclusion, Some(earlier)) = (self.rule, self.holds.first()) {
-            let invoked = earlier.grant.invoked;
-            let why = faults.iter().find_map(|fault| fault.excuses(invoked, self.from, self.to));
-            self.excused = why.map(str::to_owned);
-        }
-        self
+    /// Why one of the faults makes it legitimate, if one does. Tokens and registers have no excuse.
+    pub fn excuse<'a>(&self, faults: &'a [Fault]) -> Option<&'a str> {
+        let earlier = self.holds.first().filter(|_| self.rule == Rule::Exclusion)?;
+        faults.iter().find_map(|fault| fault.excuses(earlier.grant.invoked, self.from, self.to))
     }
 
     /// The piece as a picture, with the faults that touch it.
