@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use fencepost::{Capabilities, Holder, Locks, format_duration};
-use fencepost_testkit::history::{Moment, Violation};
+use fencepost_testkit::history::Moment;
 use fencepost_testkit::local::{Kind, Local};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -59,13 +59,12 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
         locks.close().await;
         let mut collector = locked(&shared.collector);
         let (figures, violations) = collector.finish(left.as_deref().unwrap_or_default());
-        let mut summary =
-            Summary::new(&plan, (store.store, store.leases), ran, &collector, (figures, &violations));
-        summary
-            .notes
-            .extend(left.err().map(|error| format!("what is left in the store is not known: {error}")));
+        let mut summary = Summary::new(&plan, &store, ran, &collector, (figures, &violations));
+        let unknown = left.err().map(|error| format!("what is left in the store is not known: {error}"));
+        summary.notes.extend(unknown);
         if let Some(file) = &mut report {
-            write_report(file, &summary, &collector, &violations)?;
+            let page = torture::page(&summary, &collector, &violations);
+            file.write_all(page.as_bytes()).map_err(system("writing the report"))?;
         }
         console.result(&summary, || summary.text())?;
         Ok(if summary.is_clean() { 0 } else { exit::VIOLATION })
@@ -186,14 +185,4 @@ fn start(kind: Kind, ttl: Duration) -> Result<Local, Failure> {
         doing: "starting the servers",
         error: std::io::Error::other("see above"),
     })
-}
-
-fn write_report(
-    file: &mut std::fs::File,
-    summary: &Summary,
-    collector: &Collector,
-    violations: &[Violation],
-) -> Result<(), Failure> {
-    let page = torture::page(summary, collector, violations);
-    file.write_all(page.as_bytes()).map_err(system("writing the report"))
 }

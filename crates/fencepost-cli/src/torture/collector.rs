@@ -44,7 +44,7 @@ pub(crate) struct Collector {
     checker: Checker,
     pub(crate) windows: Vec<Window>,
     pub(crate) faults: Vec<Fault>,
-    /// How many of the faults were looked at for an exhibit.
+    /// Which of the faults were looked at for an exhibit.
     examined: Vec<bool>,
     recent: VecDeque<(String, Hold)>,
     pub(crate) exhibits: BTreeMap<String, Exhibit>,

@@ -106,11 +106,7 @@ impl Nemesis {
             seat.call_off();
         }
         seat.signal(Signal::STOP);
-        locked(&self.shared.collector).begin(
-            kind,
-            Target::Client(u32::try_from(client).unwrap_or(u32::MAX)),
-            None,
-        )
+        self.note(kind, client)
     }
 
     /// Breaks some or all links of a client.
@@ -138,20 +134,20 @@ impl Nemesis {
         }
         let lasts = if manner == 0 { Duration::ZERO } else { self.dice.between(ttl / 20, ttl * 3 / 2) };
         let kind = ["reset links", "cut links", "stuck links", "lost answers", "slow links"][manner];
-        let fault = locked(&self.shared.collector).begin(
-            kind,
-            Target::Client(u32::try_from(client).unwrap_or(u32::MAX)),
-            None,
-        );
+        let fault = self.note(kind, client);
         self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Cut });
+    }
+
+    fn note(&self, kind: &str, client: usize) -> usize {
+        let target = Target::Client(u32::try_from(client).unwrap_or(u32::MAX));
+        locked(&self.shared.collector).begin(kind, target, None)
     }
 
     /// Mends what is due.
     fn mend(&mut self, now: Moment) {
-        let (due, later) =
-            std::mem::take(&mut self.broken).into_iter().partition(|broken| broken.until <= now);
+        let broken = std::mem::take(&mut self.broken);
+        let (due, later): (Vec<_>, _) = broken.into_iter().partition(|broken| broken.until <= now);
         self.broken = later;
-        let due: Vec<Broken> = due;
         for Broken { client, fault, how, .. } in due {
             let seat = &mut self.crew.seats[client];
             if how == Fault::Cut {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fencepost::format_duration;
+use fencepost::{Capabilities, format_duration};
 use fencepost_testkit::history::{Figures, Rule, Violation};
 use serde::Serialize;
 
@@ -39,12 +39,11 @@ pub(crate) struct Summary {
 impl Summary {
     pub(crate) fn new(
         plan: &Plan,
-        store: (String, bool),
+        store: &Capabilities,
         ran: Duration,
         collector: &Collector,
         (figures, found): (Figures, &[Violation]),
     ) -> Self {
-        let (store, leases) = store;
         let mut faults = BTreeMap::new();
         for fault in &collector.faults {
             *faults.entry(fault.kind.clone()).or_default() += 1;
@@ -55,13 +54,13 @@ impl Summary {
             *violations.entry(violation.rule.name()).or_default() += 1;
         }
         Self {
-            store,
+            store: store.store.clone(),
             seconds: ran.as_secs_f64(),
             clients: plan.clients,
             locks: plan.locks,
             ttl_ms: plan.ttl.as_millis(),
             faults,
-            unguarded: unguarded(&figures, plan.deals(Fault::Pause), leases),
+            unguarded: unguarded(&figures, plan.deals(Fault::Pause), store.leases),
             figures,
             violations,
             legitimate: found.len() - guilty.len(),
