@@ -33,8 +33,13 @@ fn files_survive() {
 }
 
 #[test]
-fn redis_survives_and_data_without_a_guard_does_not() {
-    let figures = survives(&["--local", "redis", "--minutes", "0.25", "--faults", "pause,kill,cut"]);
+fn redis_survives() {
+    survives(&["--local", "redis", "--minutes", "0.1", "--faults", "pause,kill,cut,server-pause"]);
+}
+
+#[test]
+fn data_without_a_guard_does_not_survive_pauses() {
+    let figures = survives(&["--local", "redis", "--minutes", "0.2", "--faults", "pause"]);
     assert!(figures["unguarded_lost_updates"].as_u64() > Some(0), "the faults do not bite: {figures:#}");
     assert!(figures["guarded_refusals"].as_u64() > Some(0), "{figures:#}");
 }

@@ -11,8 +11,9 @@ use super::crew::{Shared, locked};
 use super::dice::Dice;
 use super::{Crew, Fault, Plan};
 
-/// How long to wait for a client to hold a lock before it is hit anyway.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for a client to hold a lock before another one is tried, and how many are.
+const PATIENCE: Duration = Duration::from_millis(100);
+const TRIES: usize = 5;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Breaks clients for as long as the run lasts.
@@ -64,53 +65,65 @@ impl Nemesis {
         let whole: Vec<_> = (0..self.crew.seats.len())
             .filter(|client| self.broken.iter().all(|broken| broken.client != *client))
             .collect();
-        let client = whole[self.dice.below(whole.len())];
         match kind {
-            Fault::Pause => self.pause(client),
-            Fault::Kill => return self.kill(client),
-            Fault::Cut => self.cut(client),
+            Fault::Pause => self.pause(&whole),
+            Fault::Kill => return self.kill(&whole),
+            Fault::Cut => self.cut(&whole),
             Fault::Server(_) => {}
         }
         Ok(())
     }
 
-    /// Stops a client, most times while it holds a lock.
-    fn pause(&mut self, client: usize) {
+    /// Stops one of these clients, most times while it holds a lock.
+    fn pause(&mut self, whole: &[usize]) {
         let ttl = self.plan.ttl;
         let lasts = match self.dice.below(10) {
-            0..2 => self.dice.between(Duration::from_millis(5), ttl / 10),
-            2..5 => self.dice.between(ttl / 4, ttl * 19 / 20),
+            0 => self.dice.between(Duration::from_millis(5), ttl / 10),
+            1..4 => self.dice.between(ttl / 4, ttl * 19 / 20),
             // PostgreSQL gives a stopped holder two seconds on top of its lease.
             _ => self.dice.between(ttl * 11 / 10, ttl * 3),
         };
-        let fault = self.stop(client, "pause");
+        let (client, fault) = self.stop(whole, "pause");
         self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Pause });
     }
 
-    /// Kills a client, most times while it holds a lock, and starts another one.
-    fn kill(&mut self, client: usize) -> io::Result<()> {
-        let fault = self.stop(client, "kill");
+    /// Kills one of these clients, most times while it holds a lock, and starts another one.
+    fn kill(&mut self, whole: &[usize]) -> io::Result<()> {
+        let (client, fault) = self.stop(whole, "kill");
         self.crew.replace(client)?;
         locked(&self.shared.collector).end(fault);
         Ok(())
     }
 
-    fn stop(&mut self, client: usize, kind: &str) -> usize {
-        let seat = &mut self.crew.seats[client];
+    /// Stops one of these clients.
+    fn stop(&mut self, whole: &[usize], kind: &str) -> (usize, usize) {
+        let mut client = whole[self.dice.below(whole.len())];
         if self.dice.in_hundred(80) {
-            seat.ambush();
-            let deadline = Moment::now().plus(PATIENCE);
-            while !seat.was_caught() && Moment::now() < deadline {
-                std::thread::sleep(Duration::from_micros(200));
+            for _ in 0..TRIES {
+                client = whole[self.dice.below(whole.len())];
+                if self.catch(client) {
+                    break;
+                }
             }
-            seat.call_off();
         }
-        seat.signal(Signal::STOP);
-        self.note(kind, client)
+        self.crew.seats[client].signal(Signal::STOP);
+        (client, self.note(kind, client))
     }
 
-    /// Breaks some or all links of a client.
-    fn cut(&mut self, client: usize) {
+    /// Waits for a client to hold a lock, and has it stopped then.
+    fn catch(&self, client: usize) -> bool {
+        let seat = &self.crew.seats[client];
+        seat.ambush();
+        let deadline = Moment::now().plus(PATIENCE);
+        while !seat.was_caught() && Moment::now() < deadline {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        seat.call_off()
+    }
+
+    /// Breaks some or all links of one of these clients.
+    fn cut(&mut self, whole: &[usize]) {
+        let client = whole[self.dice.below(whole.len())];
         let proxies = &self.crew.seats[client].proxies;
         if proxies.is_empty() {
             return;

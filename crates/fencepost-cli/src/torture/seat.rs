@@ -75,9 +75,9 @@ impl Seat {
         !self.link.ambush.load(Ordering::SeqCst)
     }
 
-    /// Calls the ambush off.
-    pub(super) fn call_off(&self) {
-        self.link.ambush.store(false, Ordering::SeqCst);
+    /// Calls the ambush off; `false` if it had not happened.
+    pub(super) fn call_off(&self) -> bool {
+        !self.link.ambush.swap(false, Ordering::SeqCst)
     }
 
     /// Tells it to end in good order.
