@@ -6,6 +6,7 @@ PREFIX    ?= /usr/local
 TARGET    := $(or $(CARGO_TARGET_DIR),target)
 PEERS     := $(TARGET)/peers-venv
 PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8 kazoo==2.10.0
+MINUTES   ?= 60
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Most tests wait for servers, so more of them than cores run at a time.
@@ -13,7 +14,7 @@ export RUST_TEST_THREADS ?= 4
 export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test model sim bench man completions install clean
+.PHONY: help deps build lint test soak model sim bench man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +54,9 @@ test: deps lint ## Check everything; leaves no process and no file behind
 	  | tee $(TARGET)/test.log'
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' \
 	  $(TARGET)/test.log
+
+soak: deps build ## Torture every store in turn, MINUTES=60 in all; figures and reports go to target/soak
+	@PYTHON=$(PYTHON) sh scripts/soak $(TARGET)/release/fencepost $(MINUTES) $(TARGET)/soak
 
 model: ## Search more states of the Redis protocols than `test` does; takes long
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored

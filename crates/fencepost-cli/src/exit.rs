@@ -6,6 +6,9 @@ use std::io;
 use fencepost::{Error, Holder, Name};
 use serde::Serialize;
 
+/// `torture` has found what must not be.
+#[cfg(feature = "torture")]
+pub(crate) const VIOLATION: u8 = 1;
 /// Wrong arguments, a wrong URL, or a store that is not fit for locks.
 pub(crate) const USAGE: u8 = 64;
 /// The store is out of reach.
@@ -25,6 +28,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const HELP: &str = "\
 Exit codes:
   the command's own under `run` (128 + N if signal N killed it; 126, 127 as in a shell)
+  1   `torture` found a violation
   64  wrong usage or configuration
   69  the store is out of reach
   70  the lock was lost (under `run`: and the command was ended)

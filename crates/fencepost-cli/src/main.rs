@@ -11,6 +11,8 @@ mod output;
 mod signals;
 mod store;
 mod terminal;
+#[cfg(feature = "torture")]
+mod torture;
 mod waiting;
 
 use std::process::ExitCode;

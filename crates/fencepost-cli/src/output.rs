@@ -164,3 +164,31 @@ fn node_line(node: &NodeView) -> String {
     parts.extend(node.trouble.as_deref().map(shown));
     parts.join(", ")
 }
+
+/// A line on the terminal that is written over, and gone at the end.
+pub(crate) struct LiveLine {
+    written: bool,
+}
+
+impl LiveLine {
+    pub(crate) fn new() -> Self {
+        Self { written: false }
+    }
+
+    pub(crate) fn write(&mut self, text: &str) {
+        let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
+        let width = size.ok().map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
+        let room = usize::from(width) - 1;
+        let text: String = text.chars().take(room).collect();
+        let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        self.written = true;
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        if self.written {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

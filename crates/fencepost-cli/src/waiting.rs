@@ -1,13 +1,12 @@
 //! Waiting for a lock as people and signals want it: says who holds it, and leaves nothing behind when told to end.
 
-use std::io::Write;
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, Name, format_duration};
 use tokio::time::{Instant, sleep};
 
 use crate::exit::Failure;
-use crate::output::{Console, shown};
+use crate::output::{Console, LiveLine, shown};
 use crate::signals::{self, Incoming};
 
 /// How long a wait has to last before it is worth a line in a log.
@@ -48,7 +47,7 @@ pub(crate) async fn ending(signals: &Incoming) -> i32 {
 async fn tell(name: &Name, locks: &Locks, console: Console) {
     let started = Instant::now();
     if console.has_live_line() {
-        let mut line = LiveLine { written: false };
+        let mut line = LiveLine::new();
         loop {
             sleep(Duration::from_secs(1)).await;
             line.write(&text(name, locks, started).await);
@@ -69,29 +68,5 @@ async fn text(name: &Name, locks: &Locks, started: Instant) -> String {
             Err(error) => format!("{waiting}, {waited} so far; {error}"),
         },
         Err(error) => format!("{waiting}, {waited} so far; {error}"),
-    }
-}
-
-/// A line on the terminal that is written over, and gone at the end.
-struct LiveLine {
-    written: bool,
-}
-
-impl LiveLine {
-    fn write(&mut self, text: &str) {
-        let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
-        let width = size.ok().map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
-        let room = usize::from(width) - 1;
-        let text: String = text.chars().take(room).collect();
-        let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-        self.written = true;
-    }
-}
-
-impl Drop for LiveLine {
-    fn drop(&mut self) {
-        if self.written {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
     }
 }

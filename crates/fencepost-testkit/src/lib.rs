@@ -1,4 +1,5 @@
-//! Starts real servers on free ports with temporary folders, and breaks them on purpose.
+//! Starts real servers on free ports with temporary folders, breaks them on purpose, and checks the histories of those
+//! who held locks meanwhile.
 //!
 //! Blocking code on the standard library: a test of an async library must not share its runtime with the thing
 //! that breaks it. Everything started here ends with its value, and also when the test process is killed.
@@ -6,6 +7,8 @@
 mod certificates;
 pub mod etcd;
 mod eventually;
+pub mod history;
+pub mod local;
 mod port;
 pub mod postgres;
 mod process;

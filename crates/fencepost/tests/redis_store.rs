@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost::{Error, Locks, State};
+use fencepost_testkit::history::History;
 use fencepost_testkit::redis::Server;
 use fencepost_testkit::{Proxy, eventually};
 use tokio::sync::mpsc;
@@ -31,19 +31,19 @@ async fn wait_until(what: &'static str, condition: impl FnMut() -> bool + Send +
 #[tokio::test]
 async fn many_waiters_of_several_clients_exclude_each_other() {
     let server = Server::start();
-    let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let history = History::new();
     let mut tasks = Vec::new();
-    for _ in 0..4 {
+    for process in 0..4 {
         let locks = connect(&server).await;
-        for _ in 0..10 {
-            let (locks, inside, last) = (locks.clone(), inside.clone(), last.clone());
+        for task in 0..10 {
+            let (locks, client) = (locks.clone(), history.client(process * 10 + task));
             tasks.push(tokio::spawn(async move {
                 for _ in 0..20 {
+                    client.invoke("hot");
                     let guard = locks.lock("hot").acquire().await.unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                    assert!(last.swap(guard.token().get(), Ordering::SeqCst) < guard.token().get());
+                    client.acquired(guard.token().get(), guard.valid_until_boottime());
                     tokio::task::yield_now().await;
-                    inside.fetch_sub(1, Ordering::SeqCst);
+                    client.released(guard.valid_until_boottime());
                     guard.release().await.unwrap();
                 }
             }));
@@ -52,6 +52,7 @@ async fn many_waiters_of_several_clients_exclude_each_other() {
     for task in tasks {
         task.await.unwrap();
     }
+    assert_eq!(history.check().acquisitions, 800);
     assert!(server.keys_like("lock:*").is_empty());
 }
 

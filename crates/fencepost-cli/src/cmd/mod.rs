@@ -9,6 +9,8 @@ mod list;
 mod release;
 mod run;
 mod show;
+#[cfg(feature = "torture")]
+mod torture;
 
 use fencepost::{Lock, Locks, Name, Wait};
 use tokio::runtime::{Builder, Runtime};
@@ -35,6 +37,10 @@ pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
             with_store(&global, async |locks| force_release::run(&args, locks, console).await)
         }
         Command::Init(args) => init::run(&args, &global, console),
+        #[cfg(feature = "torture")]
+        Command::Torture(args) => torture::run(&args, &global, console),
+        #[cfg(feature = "torture")]
+        Command::TortureWorker(args) => torture::worker(&args, &global),
         Command::Generate(what) => generate::run(what),
     }
 }

@@ -302,8 +302,12 @@ impl Server {
 
 /// Whether a server can be started on this machine.
 pub fn is_installed() -> bool {
+    which("redis-server")
+}
+
+pub(crate) fn which(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join("redis-server").is_file())
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 #[cfg(test)]

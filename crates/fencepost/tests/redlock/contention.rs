@@ -1,49 +1,34 @@
 //! Many clients on one lock: everybody gets it, never two at once, and tokens grow in the order in which it was had.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-
 use fencepost::Locks;
+use fencepost_testkit::history::{Client, History};
 use fencepost_testkit::redis::Fleet;
 
 use crate::stage::{CALM, LONG, bounded, connect, declared, is_clear, patient};
 
-/// What is known of a lock that many use.
-#[derive(Default)]
-struct History {
-    inside: AtomicUsize,
-    last: AtomicU64,
-    turns: Mutex<Vec<usize>>,
-}
-
-impl History {
-    async fn turn(&self, locks: &Locks, client: usize) {
-        let guard = patient(locks, "a").acquire().await.unwrap();
-        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
-        let token = guard.token().get();
-        let before = self.last.swap(token, Ordering::SeqCst);
-        assert!(before < token, "{before} before {token}");
-        tokio::task::yield_now().await;
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-        self.turns.lock().unwrap()[client] += 1;
-        guard.release().await.unwrap();
-    }
+async fn turn(client: &Client, locks: &Locks) {
+    client.invoke("a");
+    let guard = patient(locks, "a").acquire().await.unwrap();
+    client.acquired(guard.token().get(), guard.valid_until_boottime());
+    tokio::task::yield_now().await;
+    client.released(guard.valid_until_boottime());
+    guard.release().await.unwrap();
 }
 
 /// Lets many tasks, with few connections or one each, have the lock until each has had it `turns` times.
 async fn everybody_gets_it(fleet: &Fleet, clients: usize, connections: usize, turns: usize) {
-    let history = Arc::new(History::default());
-    *history.turns.lock().unwrap() = vec![0; clients];
+    let history = History::new();
     let mut stores = Vec::new();
     for _ in 0..connections {
         stores.push(connect(fleet, CALM).await);
     }
     let tasks: Vec<_> = (0..clients)
         .map(|client| {
-            let (history, locks) = (history.clone(), stores[client % connections].clone());
+            let locks = stores[client % connections].clone();
+            let client = history.client(u32::try_from(client).unwrap());
             tokio::spawn(async move {
                 for _ in 0..turns {
-                    history.turn(&locks, client).await;
+                    turn(&client, &locks).await;
                 }
             })
         })
@@ -51,7 +36,7 @@ async fn everybody_gets_it(fleet: &Fleet, clients: usize, connections: usize, tu
     for task in tasks {
         bounded("everybody has had it", task).await.unwrap();
     }
-    assert!(history.turns.lock().unwrap().iter().all(|had| *had == turns));
+    assert_eq!(history.check().acquisitions, (clients * turns) as u64);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,11 @@
 //! Three servers, of which one is lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost::{Locks, Loss, State};
+use fencepost_testkit::history::History;
 use fencepost_testkit::zookeeper::Ensemble;
 
 use crate::stage::{bounded, contenders, ms, patient, start_waiting, take, until, use_once};
@@ -67,53 +68,49 @@ async fn a_server_that_lost_the_others_confirms_nothing() {
     assert_eq!(mode.as_deref(), Some("follower"));
 }
 
-/// What is known of a lock that many use.
-#[derive(Default)]
-struct History {
-    inside: AtomicUsize,
-    last: AtomicU64,
-    turns: AtomicUsize,
-    over: AtomicBool,
-}
-
-impl History {
-    async fn turns_of(self: Arc<Self>, locks: Locks) {
-        while !self.over.load(Ordering::SeqCst) {
-            // An outage longer than a wait sits out is an error, and another try is right.
-            let Ok(guard) = patient(&locks, "a").acquire().await else { continue };
-            assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
-            let token = guard.token().get();
-            let before = self.last.swap(token, Ordering::SeqCst);
-            assert!(before < token, "{before} before {token}");
-            tokio::task::yield_now().await;
-            self.inside.fetch_sub(1, Ordering::SeqCst);
-            self.turns.fetch_add(1, Ordering::SeqCst);
-            let _ = guard.release().await;
+async fn turns_of(history: History, number: u32, locks: Locks, over: Arc<AtomicBool>) {
+    let client = history.client(number);
+    while !over.load(Ordering::SeqCst) {
+        client.invoke("a");
+        // An outage longer than a wait sits out is an error, and another try is right.
+        let Ok(guard) = patient(&locks, "a").acquire().await else {
+            client.gave_up("outage");
+            continue;
+        };
+        client.acquired(guard.token().get(), guard.valid_until_boottime());
+        tokio::task::yield_now().await;
+        let until = guard.valid_until_boottime();
+        if guard.check().is_ok() {
+            client.released(until)
+        } else {
+            client.lost("outage", until)
         }
+        let _ = guard.release().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_two_and_tokens_in_order_while_leaders_come_and_go() {
     let mut ensemble = Ensemble::start(3);
-    let history = Arc::new(History::default());
+    let (history, over) = (History::new(), Arc::new(AtomicBool::new(false)));
     let mut tasks = Vec::new();
-    for _ in 0..6 {
+    for number in 0..6 {
         let locks = Locks::connect(&ensemble.url()).await.unwrap();
-        tasks.push(tokio::spawn(history.clone().turns_of(locks)));
+        tasks.push(tokio::spawn(turns_of(history.clone(), number, locks, over.clone())));
     }
     for _ in 0..3 {
-        let before = history.turns.load(Ordering::SeqCst);
-        until("the lock goes round", async || history.turns.load(Ordering::SeqCst) > before + 20).await;
+        let before = history.acquisitions();
+        until("the lock goes round", async || history.acquisitions() > before + 20).await;
         let leader = ensemble.leader();
         ensemble.get_mut(leader).kill();
         ensemble.leader();
-        let before = history.turns.load(Ordering::SeqCst);
-        until("it goes round again", async || history.turns.load(Ordering::SeqCst) > before + 20).await;
+        let before = history.acquisitions();
+        until("it goes round again", async || history.acquisitions() > before + 20).await;
         ensemble.get_mut(leader).restart();
     }
-    history.over.store(true, Ordering::SeqCst);
+    over.store(true, Ordering::SeqCst);
     for task in tasks {
         bounded("all end", task).await.unwrap();
     }
+    history.check();
 }

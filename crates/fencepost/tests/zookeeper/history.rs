@@ -1,11 +1,12 @@
 //! Whatever happens to the links of those who hold a lock: the times in which their guards were valid do not overlap, and
 //! tokens grow in that order.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost::Locks;
+use fencepost_testkit::history::History;
 use fencepost_testkit::{LIMIT, Proxy};
 
 use crate::stage::{Part, bounded, ms, until};
@@ -13,18 +14,12 @@ use crate::stage::{Part, bounded, ms, until};
 const TTL: Duration = Duration::from_millis(800);
 const CLIENTS: usize = 4;
 
-/// One time that a lock was held, by the clock that guards count by.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    client: usize,
-    token: u64,
-    from: Duration,
-    to: Duration,
-}
-
+/// Who does what.
 #[derive(Default)]
-struct History {
-    turns: Mutex<Vec<Turn>>,
+struct Scene {
+    history: History,
+    /// How often each client has had the lock.
+    turns: [AtomicUsize; CLIENTS],
     /// Who has the lock, as far as is known.
     holder: Mutex<Option<usize>>,
     /// Whose link leads nowhere: it holds on for as long as its guard lets it believe.
@@ -32,51 +27,41 @@ struct History {
     over: AtomicBool,
 }
 
-fn boottime() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap())
-}
-
-impl History {
-    fn count(&self) -> usize {
-        self.turns.lock().unwrap().len()
+impl Scene {
+    fn turns(&self) -> usize {
+        self.turns.iter().map(|turns| turns.load(Ordering::SeqCst)).sum()
     }
 
     fn holder(&self) -> Option<usize> {
         *self.holder.lock().unwrap()
     }
 
-    async fn turns_of(self: Arc<Self>, client: usize, locks: Locks) {
+    async fn turns_of(self: Arc<Self>, number: usize, locks: Locks) {
+        let client = self.history.client(u32::try_from(number).unwrap());
         while !self.over.load(Ordering::SeqCst) {
+            client.invoke("a");
             // An outage longer than a wait sits out is an error, and another try is right.
             let lock = locks.lock("a").ttl(TTL).wait(LIMIT);
-            let Ok(guard) = lock.acquire().await else { continue };
-            let from = boottime();
-            *self.holder.lock().unwrap() = Some(client);
+            let Ok(guard) = lock.acquire().await else {
+                client.gave_up("outage");
+                continue;
+            };
+            client.acquired(guard.token().get(), guard.valid_until_boottime());
+            *self.holder.lock().unwrap() = Some(number);
             // Long enough for a link to be broken meanwhile.
             let mut lost = tokio::time::timeout(ms(30), guard.lost()).await.is_ok();
-            while !lost && *self.cut_off.lock().unwrap() == Some(client) {
+            while !lost && *self.cut_off.lock().unwrap() == Some(number) {
                 lost = tokio::time::timeout(ms(10), guard.lost()).await.is_ok();
             }
-            // A lost guard was valid to the end of its last lease, whenever that was noticed.
-            let now = boottime();
-            let to = guard.valid_until_boottime().map_or(now, |end| end.min(now));
-            let token = guard.token().get();
-            self.turns.lock().unwrap().push(Turn { client, token, from, to });
+            self.turns[number].fetch_add(1, Ordering::SeqCst);
             if lost {
+                // It was valid to the end of its last lease, whenever that was noticed.
+                client.lost("link", guard.valid_until_boottime());
                 drop(guard);
             } else {
+                client.released(guard.valid_until_boottime());
                 let _ = guard.release().await;
             }
-        }
-    }
-
-    fn check(&self) {
-        let mut turns = self.turns.lock().unwrap().clone();
-        turns.sort_by_key(|turn| turn.from);
-        for pair in turns.windows(2) {
-            assert!(pair[0].to <= pair[1].from, "two held it at once: {pair:?}");
-            assert!(pair[0].token < pair[1].token, "tokens out of order: {pair:?}");
         }
     }
 }
@@ -84,35 +69,35 @@ impl History {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guards_are_never_valid_at_once_while_links_break() {
     let part = Part::new();
-    let history = Arc::new(History::default());
+    let scene = Arc::new(Scene::default());
     let links: Vec<_> = (0..CLIENTS).map(|_| Proxy::start(part.server.addr())).collect();
     let mut tasks = Vec::new();
     for (client, link) in links.iter().enumerate() {
         let locks = Locks::connect(&format!("zookeeper://{}{}", link.addr(), part.chroot)).await.unwrap();
-        tasks.push(tokio::spawn(history.clone().turns_of(client, locks)));
+        tasks.push(tokio::spawn(scene.clone().turns_of(client, locks)));
     }
     for round in 0..12 {
-        let before = history.count();
-        until("the lock goes round", async || history.count() > before + 4).await;
-        let Some(victim) = history.holder() else { continue };
+        let before = scene.turns();
+        until("the lock goes round", async || scene.turns() > before + 4).await;
+        let Some(victim) = scene.holder() else { continue };
         if round % 3 < 2 {
-            *history.cut_off.lock().unwrap() = Some(victim);
+            *scene.cut_off.lock().unwrap() = Some(victim);
         }
         match round % 3 {
             0 => links[victim].stall(),
             1 => links[victim].hold_answers(),
             _ => links[victim].reset(),
         }
-        let others = || history.turns.lock().unwrap().iter().filter(|turn| turn.client != victim).count();
+        let others = || scene.turns() - scene.turns[victim].load(Ordering::SeqCst);
         let before = others();
         until("the others go on", async || others() > before + 3).await;
-        *history.cut_off.lock().unwrap() = None;
+        *scene.cut_off.lock().unwrap() = None;
         links[victim].pass();
     }
-    history.over.store(true, Ordering::SeqCst);
+    scene.over.store(true, Ordering::SeqCst);
     for task in tasks {
         bounded("all end", task).await.unwrap();
     }
-    history.check();
+    scene.history.check();
     part.is_clear().await;
 }

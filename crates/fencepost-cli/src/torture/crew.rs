@@ -1,0 +1,110 @@
+//! All workers, and what they share in their parent.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fencepost_testkit::history::{Event, Moment, What};
+use rustix::process::Signal;
+
+use super::dice::Dice;
+use super::registers::Registers;
+use super::seat::Seat;
+use super::{Collector, Plan};
+
+/// How long workers may take to end in good order, on top of a ttl.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// What all threads of the parent use.
+pub(crate) struct Shared {
+    pub(super) registers: Mutex<Registers>,
+    pub(crate) collector: Mutex<Collector>,
+    /// A worker ended and nobody had told it to.
+    pub(super) worker_crashed: AtomicBool,
+    /// The run is over.
+    pub(crate) over: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(plan: &Plan) -> Arc<Self> {
+        Arc::new(Self {
+            registers: Mutex::new(Registers::new(plan.locks)),
+            collector: Mutex::new(Collector::new(plan)),
+            worker_crashed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn note(&self, event: Event) {
+        locked(&self.collector).push(event);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// Whether a worker ended by itself.
+    pub(crate) fn has_crashed(&self) -> bool {
+        self.worker_crashed.load(Ordering::SeqCst)
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The workers.
+pub(crate) struct Crew {
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
+    dice: Dice,
+    pub(super) seats: Vec<Seat>,
+}
+
+impl Crew {
+    /// Starts them.
+    pub(crate) fn start(plan: Arc<Plan>, shared: Arc<Shared>) -> io::Result<Self> {
+        let dice = Dice::new(plan.seed);
+        let mut crew = Self { plan, shared, dice, seats: Vec::new() };
+        for client in 0..crew.plan.clients {
+            let seat = crew.hire(client)?;
+            crew.seats.push(seat);
+        }
+        Ok(crew)
+    }
+
+    fn hire(&mut self, client: u32) -> io::Result<Seat> {
+        Seat::start(client, self.dice.roll(), &self.plan, &self.shared)
+    }
+
+    /// Kills a worker and puts another one in its place.
+    pub(super) fn replace(&mut self, client: usize) -> io::Result<()> {
+        self.bury(client);
+        self.seats[client] = self.hire(u32::try_from(client).unwrap_or(u32::MAX))?;
+        Ok(())
+    }
+
+    fn bury(&mut self, client: usize) {
+        self.seats[client].kill();
+        let event =
+            Event { at: Moment::now(), client: u32::try_from(client).unwrap_or(u32::MAX), what: What::Died };
+        self.shared.note(event);
+    }
+
+    /// Lets all of them end in good order; those that do not are killed.
+    pub(crate) fn dismiss(mut self) {
+        for seat in &self.seats {
+            seat.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
+            seat.signal(Signal::CONT);
+            seat.dismiss();
+        }
+        let deadline = Moment::now().plus(FAREWELL + self.plan.ttl);
+        for client in 0..self.seats.len() {
+            while !self.seats[client].has_ended() && Moment::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            self.bury(client);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Where a store's servers are, and its URL by way of proxies in front of them.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use fencepost_testkit::Proxy;
+
+/// A URL taken apart at its hosts.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    /// What stands in front of each host, and where that leads.
+    hosts: Vec<(String, SocketAddr)>,
+    /// What follows the last one.
+    rest: String,
+}
+
+impl Route {
+    /// Finds the servers that a URL names.
+    ///
+    /// The error says why links to them cannot be cut, and holds nothing of the URL but its scheme.
+    pub(crate) fn find(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").ok_or("the store has no network links")?;
+        let port = match scheme {
+            "redis" | "redlock" => 6379,
+            "postgres" | "postgresql" => 5432,
+            "etcd" => 2379,
+            "zookeeper" => 2181,
+            "rediss" | "etcds" => return Err("TLS names its server, which a proxy is not".to_owned()),
+            _ => return Err("the store has no network links".to_owned()),
+        };
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, rest) = rest.split_at(end);
+        if rest.contains("sslmode=require") || rest.contains("sslmode=verify") {
+            return Err("TLS names its server, which a proxy is not".to_owned());
+        }
+        if scheme == "redlock" && !rest.contains("deployment=") {
+            return Err("without `deployment=` the servers' addresses are the deployment's name, and proxies have others".to_owned());
+        }
+        // A login stands in front of all hosts, or of each node of a redlock.
+        let parts: Vec<_> = match (scheme, authority.rsplit_once('@')) {
+            ("redlock", _) | (_, None) => authority.split(',').map(str::to_owned).collect(),
+            (_, Some((login, hosts))) => {
+                let mut parts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
+                parts[0] = format!("{login}@{}", parts[0]);
+                parts
+            }
+        };
+        let mut hosts = Vec::new();
+        for (number, part) in parts.iter().enumerate() {
+            let (login, host) =
+                part.rsplit_once('@').map_or(("", part.as_str()), |(login, host)| (login, host));
+            let lead = if number == 0 { format!("{scheme}://") } else { ",".to_owned() };
+            let lead = if part.contains('@') { format!("{lead}{login}@") } else { lead };
+            hosts.push((lead, resolve(host, port)?));
+        }
+        Ok(Self { hosts, rest: rest.to_owned() })
+    }
+
+    /// A proxy in front of each server.
+    pub(crate) fn proxies(&self) -> Vec<Proxy> {
+        self.hosts.iter().map(|(_, addr)| Proxy::start(*addr)).collect()
+    }
+
+    /// The URL by way of these proxies.
+    pub(crate) fn through(&self, proxies: &[Proxy]) -> String {
+        let hosts: String = self
+            .hosts
+            .iter()
+            .zip(proxies)
+            .map(|((lead, _), proxy)| format!("{lead}{}", proxy.addr()))
+            .collect();
+        hosts + &self.rest
+    }
+}
+
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, text)) if !text.ends_with(']') => {
+            (name, text.parse().map_err(|_| "a port is no number".to_owned())?)
+        }
+        _ => (host, port),
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let name = if name.is_empty() { "localhost" } else { name };
+    let found = (name, port).to_socket_addrs().ok().and_then(|mut found| found.next());
+    found.ok_or_else(|| "a host has no address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn through(url: &str) -> (Vec<SocketAddr>, String) {
+        let route = Route::find(url).unwrap();
+        let proxies = route.proxies();
+        let mut text = route.through(&proxies);
+        for (number, proxy) in proxies.iter().enumerate() {
+            text = text.replace(&proxy.addr().to_string(), &format!("proxy{number}"));
+        }
+        (route.hosts.into_iter().map(|(_, addr)| addr).collect(), text)
+    }
+
+    #[test]
+    fn hosts_are_replaced_and_everything_else_stays() {
+        let (hosts, text) = through("redis://user:p%40ss@127.0.0.1:7000/3?timeout=1s");
+        assert_eq!((hosts[0].port(), text.as_str()), (7000, "redis://user:p%40ss@proxy0/3?timeout=1s"));
+        let (hosts, text) = through("zookeeper://127.0.0.1,127.0.0.1:1,[::1]:2/chroot");
+        assert_eq!(hosts.iter().map(SocketAddr::port).collect::<Vec<_>>(), [2181, 1, 2]);
+        assert_eq!(text, "zookeeper://proxy0,proxy1,proxy2/chroot");
+        let (_, text) = through("redlock://:a@127.0.0.1:1,127.0.0.1:2,u:b@127.0.0.1:3?deployment=x");
+        assert_eq!(text, "redlock://:a@proxy0,proxy1,u:b@proxy2?deployment=x");
+        let (_, text) = through("postgres://postgres@127.0.0.1:1,127.0.0.1:2/db");
+        assert_eq!(text, "postgres://postgres@proxy0,proxy1/db");
+    }
+
+    #[test]
+    fn links_that_cannot_be_cut_say_why() {
+        for (url, why) in [
+            ("file:", "no network"),
+            ("redis+unix:///run/redis", "no network"),
+            ("rediss://:secret@host", "TLS"),
+            ("etcds://host", "TLS"),
+            ("postgres://host/db?sslmode=require", "TLS"),
+            ("redlock://a,b,c", "deployment="),
+            ("redis://:secret@127.0.0.1:port", "no number"),
+        ] {
+            let error = Route::find(url).unwrap_err();
+            assert!(error.contains(why) && !error.contains("secret"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Deals faults to clients: stops them, kills them, cuts their links. One thread; what it breaks it mends later.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_testkit::history::{Moment, Target};
+use rustix::process::Signal;
+
+use super::crew::{Shared, locked};
+use super::dice::Dice;
+use super::{Crew, Fault, Plan};
+
+/// How long to wait for a client to hold a lock before another one is tried, and how many are.
+const PATIENCE: Duration = Duration::from_millis(100);
+const TRIES: usize = 5;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Breaks clients for as long as the run lasts.
+pub(crate) struct Nemesis {
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
+    crew: Crew,
+    dice: Dice,
+    /// What is broken, and when it is mended.
+    broken: Vec<Broken>,
+}
+
+struct Broken {
+    until: Moment,
+    client: usize,
+    fault: usize,
+    how: Fault,
+}
+
+impl Nemesis {
+    pub(crate) fn new(plan: Arc<Plan>, shared: Arc<Shared>, crew: Crew) -> Self {
+        let dice = Dice::new(plan.seed ^ 1);
+        Self { plan, shared, crew, dice, broken: Vec::new() }
+    }
+
+    /// Breaks and mends until the run is over; returns the workers, all in one piece.
+    pub(crate) fn run(mut self) -> io::Result<Crew> {
+        let kinds: Vec<_> =
+            self.plan.faults.iter().copied().filter(|fault| !matches!(fault, Fault::Server(_))).collect();
+        let mut next = Moment::now().plus(self.plan.ttl / 4);
+        while !self.shared.is_over() {
+            self.mend(Moment::now());
+            if Moment::now() >= next && !kinds.is_empty() {
+                let kind = kinds[self.dice.below(kinds.len())];
+                self.strike(kind)?;
+                next = Moment::now().plus(self.dice.between(self.plan.ttl / 10, self.plan.ttl));
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.mend(Moment(u64::MAX));
+        Ok(self.crew)
+    }
+
+    fn strike(&mut self, kind: Fault) -> io::Result<()> {
+        // One of several clients stays whole, or nothing happens at all.
+        if self.broken.len() >= (self.crew.seats.len() - 1).max(1) {
+            return Ok(());
+        }
+        let whole: Vec<_> = (0..self.crew.seats.len())
+            .filter(|client| self.broken.iter().all(|broken| broken.client != *client))
+            .collect();
+        match kind {
+            Fault::Pause => self.pause(&whole),
+            Fault::Kill => return self.kill(&whole),
+            Fault::Cut => self.cut(&whole),
+            Fault::Server(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Stops one of these clients, most times while it holds a lock.
+    fn pause(&mut self, whole: &[usize]) {
+        let ttl = self.plan.ttl;
+        let lasts = match self.dice.below(10) {
+            0 => self.dice.between(Duration::from_millis(5), ttl / 10),
+            1..4 => self.dice.between(ttl / 4, ttl * 19 / 20),
+            // PostgreSQL gives a stopped holder two seconds on top of its lease.
+            _ => self.dice.between(ttl * 11 / 10, ttl * 3),
+        };
+        let (client, fault) = self.stop(whole, "pause");
+        self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Pause });
+    }
+
+    /// Kills one of these clients, most times while it holds a lock, and starts another one.
+    fn kill(&mut self, whole: &[usize]) -> io::Result<()> {
+        let (client, fault) = self.stop(whole, "kill");
+        self.crew.replace(client)?;
+        locked(&self.shared.collector).end(fault);
+        Ok(())
+    }
+
+    /// Stops one of these clients.
+    fn stop(&mut self, whole: &[usize], kind: &str) -> (usize, usize) {
+        let mut client = whole[self.dice.below(whole.len())];
+        if self.dice.in_hundred(80) {
+            for _ in 0..TRIES {
+                client = whole[self.dice.below(whole.len())];
+                if self.catch(client) {
+                    break;
+                }
+            }
+        }
+        self.crew.seats[client].signal(Signal::STOP);
+        (client, self.note(kind, client))
+    }
+
+    /// Waits for a client to hold a lock, and has it stopped then.
+    fn catch(&self, client: usize) -> bool {
+        let seat = &self.crew.seats[client];
+        seat.ambush();
+        let deadline = Moment::now().plus(PATIENCE);
+        while !seat.was_caught() && Moment::now() < deadline {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        seat.call_off()
+    }
+
+    /// Breaks some or all links of one of these clients.
+    fn cut(&mut self, whole: &[usize]) {
+        let client = whole[self.dice.below(whole.len())];
+        let proxies = &self.crew.seats[client].proxies;
+        if proxies.is_empty() {
+            return;
+        }
+        let ttl = self.plan.ttl;
+        let all = self.dice.in_hundred(50);
+        let manner = self.dice.below(5);
+        let slow = self.dice.between(Duration::from_millis(1), ttl / 4);
+        let only = self.dice.below(proxies.len());
+        for (number, proxy) in proxies.iter().enumerate() {
+            if !all && number != only {
+                continue;
+            }
+            match manner {
+                0 => proxy.reset(),
+                1 => proxy.cut(),
+                2 => proxy.stall(),
+                3 => proxy.hold_answers(),
+                _ => proxy.delay(slow),
+            }
+        }
+        let lasts = if manner == 0 { Duration::ZERO } else { self.dice.between(ttl / 20, ttl * 3 / 2) };
+        let kind = ["reset links", "cut links", "stuck links", "lost answers", "slow links"][manner];
+        let fault = self.note(kind, client);
+        self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Cut });
+    }
+
+    fn note(&self, kind: &str, client: usize) -> usize {
+        let target = Target::Client(u32::try_from(client).unwrap_or(u32::MAX));
+        locked(&self.shared.collector).begin(kind, target, None)
+    }
+
+    /// Mends what is due.
+    fn mend(&mut self, now: Moment) {
+        let broken = std::mem::take(&mut self.broken);
+        let (due, later): (Vec<_>, _) = broken.into_iter().partition(|broken| broken.until <= now);
+        self.broken = later;
+        for Broken { client, fault, how, .. } in due {
+            let seat = &mut self.crew.seats[client];
+            if how == Fault::Cut {
+                seat.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
+            } else {
+                seat.signal(Signal::CONT);
+            }
+            locked(&self.shared.collector).end(fault);
+        }
+    }
+}

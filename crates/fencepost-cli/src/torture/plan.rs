@@ -1,0 +1,183 @@
+//! What a run does, decided before anything starts.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use fencepost_testkit::history::Moment;
+use fencepost_testkit::local::{Blow, Kind};
+
+use super::Route;
+use crate::args::Torture;
+use crate::exit::Failure;
+
+/// A ttl short enough for many leases to end in a minute.
+const TTL: Duration = Duration::from_secs(2);
+/// ZooKeeper makes no session shorter than 4 s by default.
+const ZOOKEEPER_TTL: Duration = Duration::from_secs(6);
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A client stands still.
+    Pause,
+    /// A client is killed.
+    Kill,
+    /// A client's links are cut, stuck, slow or one-way.
+    Cut,
+    /// The same for a server that was started for the run.
+    Server(Blow),
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Pause,
+        Self::Kill,
+        Self::Cut,
+        Self::Server(Blow::Pause),
+        Self::Server(Blow::Kill),
+        Self::Server(Blow::Empty),
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Kill => "kill",
+            Self::Cut => "cut",
+            Self::Server(Blow::Pause) => "server-pause",
+            Self::Server(Blow::Kill) => "server-kill",
+            Self::Server(Blow::Empty) => "server-empty",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names: Vec<_> = Self::ALL.iter().map(|fault| fault.name()).collect();
+        let found = Self::ALL.into_iter().find(|fault| fault.name() == text);
+        found.ok_or_else(|| format!("no such fault; known are none, {}", names.join(", ")))
+    }
+}
+
+/// A run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// The store. It may hold a password: never print it.
+    pub(crate) url: String,
+    pub(crate) local: Option<Kind>,
+    pub(crate) clients: u32,
+    pub(crate) locks: usize,
+    pub(crate) ttl: Duration,
+    pub(crate) lasts: Duration,
+    pub(crate) faults: Vec<Fault>,
+    /// What every name of this run starts with.
+    pub(crate) prefix: String,
+    pub(crate) seed: u64,
+    /// The way through proxies, if links are cut.
+    pub(super) route: Option<Route>,
+    /// What people should know before they read the results.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Plan {
+    /// What the arguments ask for, on the store at `url`; without one, on a store that is started next, see [`on`](Self::on).
+    pub(crate) fn new(args: &Torture, url: Option<String>) -> Result<Self, Failure> {
+        let remote = url.as_deref().unwrap_or_default();
+        if remote.starts_with("memory:") {
+            return Err(Failure::Usage(
+                "`memory:` is within one process, and the clients are many; torture another store".to_owned(),
+            ));
+        }
+        let ttl = args.ttl.unwrap_or(if remote.starts_with("zookeeper:") { ZOOKEEPER_TTL } else { TTL });
+        if ttl < Duration::from_millis(200) {
+            return Err(Failure::Usage(
+                "a ttl below 200ms ends by itself on a busy machine; take a longer one".to_owned(),
+            ));
+        }
+        // All local stores but one are servers at a port, without TLS.
+        let route = Route::find(if args.local.is_some_and(|kind| kind != Kind::File) {
+            "redis://127.0.0.1"
+        } else {
+            remote
+        });
+        let mut notes = Vec::new();
+        let faults = faults(args, route.as_ref().err(), &mut notes)?;
+        let seed = Moment::now().0 ^ u64::from(std::process::id()).rotate_left(40);
+        #[allow(clippy::cast_possible_truncation)]
+        let run = super::dice::Dice::new(seed).roll() as u32;
+        let plan = Self {
+            url: String::new(),
+            local: args.local,
+            clients: args.clients,
+            locks: args.clients.div_ceil(2) as usize,
+            ttl,
+            lasts: Duration::from_secs_f64(args.minutes * 60.0),
+            faults,
+            prefix: format!("torture:{run:08x}:"),
+            seed,
+            route: None,
+            notes,
+        };
+        Ok(plan.on(url.unwrap_or_default()))
+    }
+
+    /// The same plan, on the store at `url`.
+    pub(crate) fn on(mut self, url: String) -> Self {
+        self.route = Route::find(&url).ok().filter(|_| self.deals(Fault::Cut));
+        self.url = url;
+        self
+    }
+
+    /// Whether a kind of fault is dealt.
+    pub(crate) fn deals(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+}
+
+/// The faults that were asked for, or all that fit.
+fn faults(
+    args: &Torture,
+    uncuttable: Option<&String>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Fault>, Failure> {
+    let blows = args.local.map(Kind::blows).unwrap_or_default();
+    let Some(asked) = &args.faults else {
+        let mut faults = vec![Fault::Pause, Fault::Kill];
+        match uncuttable {
+            None => faults.push(Fault::Cut),
+            Some(why) => notes.push(format!("no links are cut: {why}")),
+        }
+        faults.extend(blows.iter().map(|blow| Fault::Server(*blow)));
+        return Ok(faults);
+    };
+    let mut faults: Vec<Fault> = Vec::new();
+    for name in asked.split(',').map(str::trim).filter(|name| *name != "none") {
+        let fault = name.parse().map_err(|error| Failure::Usage(format!("`{name}`: {error}")))?;
+        match (fault, uncuttable) {
+            (Fault::Cut, Some(why)) => {
+                return Err(Failure::Usage(format!("`cut` is not possible here: {why}")));
+            }
+            (Fault::Server(_), _) if args.local.is_none() => {
+                return Err(Failure::Usage(format!(
+                    "`{fault}` is for servers that are started for the run; add `--local`"
+                )));
+            }
+            (Fault::Server(blow), _) if !blows.contains(&blow) => {
+                return Err(Failure::Usage(format!(
+                    "`{fault}` is not possible here: the store promises nothing for it"
+                )));
+            }
+            _ if faults.contains(&fault) => {}
+            _ => faults.push(fault),
+        }
+    }
+    Ok(faults)
+}

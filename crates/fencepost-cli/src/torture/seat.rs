@@ -1,0 +1,188 @@
+//! One worker as its parent sees it: a process, its pipes, its links, and the thread that listens to it.
+
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use fencepost_testkit::Proxy;
+use fencepost_testkit::history::{Event, Moment, Register, What};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::crew::{Shared, locked};
+use super::wire::{Answer, Said, send};
+use super::{Collector, Plan};
+
+/// A running worker.
+pub(super) struct Seat {
+    process: Child,
+    listener: Option<JoinHandle<()>>,
+    link: Arc<Link>,
+    /// Its own links to the servers, if links can be cut.
+    pub(super) proxies: Vec<Proxy>,
+}
+
+/// What the listener and the nemesis both use.
+struct Link {
+    pid: Pid,
+    input: Mutex<ChildStdin>,
+    /// The worker shall be stopped as soon as it holds a lock and is about to use it.
+    ambush: AtomicBool,
+    /// Its end is ours.
+    dismissed: AtomicBool,
+}
+
+impl Seat {
+    /// Starts a worker.
+    pub(super) fn start(client: u32, seed: u64, plan: &Plan, shared: &Arc<Shared>) -> io::Result<Self> {
+        let proxies = plan.route.as_ref().map(|route| route.proxies()).unwrap_or_default();
+        let url = plan.route.as_ref().map_or_else(|| plan.url.clone(), |route| route.through(&proxies));
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["torture-worker", "--prefix", &plan.prefix])
+            .args(["--client", &client.to_string(), "--locks", &plan.locks.to_string()])
+            .args(["--ttl", &format!("{}ms", plan.ttl.as_millis()), "--seed", &seed.to_string()])
+            // Not an argument: it may hold a password.
+            .env("FENCEPOST_STORE", url)
+            // Ctrl-C is for the parent; and the kernel wakes a stopped worker of a group that has lost its parent.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let pid =
+            i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let input = Mutex::new(process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?);
+        let link =
+            Arc::new(Link { pid, input, ambush: AtomicBool::new(false), dismissed: AtomicBool::new(false) });
+        let output = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let (listening, shared) = (link.clone(), shared.clone());
+        let listener = std::thread::spawn(move || listening.listen(client, output, &shared));
+        Ok(Self { process, listener: Some(listener), link, proxies })
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        let _ = kill_process(self.link.pid, signal);
+    }
+
+    /// Has the worker stopped the next time that it is about to use a lock that it holds.
+    pub(super) fn ambush(&self) {
+        self.link.ambush.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it was, or is about to be, stopped that way.
+    pub(super) fn was_caught(&self) -> bool {
+        !self.link.ambush.load(Ordering::SeqCst)
+    }
+
+    /// Calls the ambush off; `false` if it had not happened.
+    pub(super) fn call_off(&self) -> bool {
+        !self.link.ambush.swap(false, Ordering::SeqCst)
+    }
+
+    /// Tells it to end in good order.
+    pub(super) fn dismiss(&self) {
+        self.link.dismissed.store(true, Ordering::SeqCst);
+        self.link.answer(Answer::Stop);
+    }
+
+    pub(super) fn has_ended(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(Some(_)))
+    }
+
+    /// Kills it, and returns when all that it said has been heard.
+    pub(super) fn kill(&mut self) {
+        self.link.dismissed.store(true, Ordering::SeqCst);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Link {
+    fn listen(&self, client: u32, output: ChildStdout, shared: &Shared) {
+        for line in BufReader::new(output).lines() {
+            let Ok(line) = line else { break };
+            match serde_json::from_str(&line) {
+                Ok(Said::Event(event)) => shared.note(event),
+                Ok(Said::Read { lock, token }) => self.read(client, lock, token, shared),
+                Ok(Said::Write { lock, token, guarded, unguarded }) => {
+                    self.write(client, lock, token, guarded, unguarded, shared);
+                }
+                // A worker that was killed in the middle of a line.
+                Err(_) => break,
+            }
+        }
+        if !self.dismissed.load(Ordering::SeqCst) {
+            shared.worker_crashed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn read(&self, client: u32, lock: usize, token: u64, shared: &Shared) {
+        if self.ambush.swap(false, Ordering::SeqCst) {
+            let _ = kill_process(self.pid, Signal::STOP);
+        }
+        let (guarded, unguarded) = {
+            let mut registers = locked(&shared.registers);
+            let (guarded, unguarded) = registers.read(lock, token);
+            let at = Moment::now();
+            // Under the same lock, so that the history has the registers' own order.
+            let mut collector = locked(&shared.collector);
+            note(&mut collector, at, client, What::Read { register: Register::Guarded, value: guarded });
+            note(
+                &mut collector,
+                at,
+                client,
+                What::Read { register: Register::Unguarded, value: Some(unguarded) },
+            );
+            (guarded, unguarded)
+        };
+        self.answer(Answer::Read { guarded, unguarded });
+    }
+
+    fn write(
+        &self,
+        client: u32,
+        lock: usize,
+        token: u64,
+        guarded: Option<u64>,
+        unguarded: u64,
+        shared: &Shared,
+    ) {
+        let accepted = {
+            let mut registers = locked(&shared.registers);
+            let accepted = registers.write(lock, token, guarded, unguarded);
+            let at = Moment::now();
+            let mut collector = locked(&shared.collector);
+            if let Some(based_on) = guarded {
+                note(
+                    &mut collector,
+                    at,
+                    client,
+                    What::Write { register: Register::Guarded, based_on, accepted },
+                );
+            }
+            let what = What::Write { register: Register::Unguarded, based_on: unguarded, accepted: true };
+            note(&mut collector, at, client, what);
+            accepted
+        };
+        self.answer(Answer::Wrote { accepted });
+    }
+
+    fn answer(&self, answer: Answer) {
+        // One that was killed does not listen any more.
+        let _ = send(&mut *locked(&self.input), &answer);
+    }
+}
+
+fn note(collector: &mut Collector, at: Moment, client: u32, what: What) {
+    collector.push(Event { at, client, what });
+}

@@ -1,0 +1,166 @@
+//! `fencepost torture`: a short mix of faults on every store, and that it tells when something is wrong.
+#![cfg(feature = "torture")]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Store, assert_fails, code, is_alive, state, text};
+use fencepost_testkit::{Proxy, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Runs a short attack that must find nothing, and returns its figures.
+fn survives(words: &[&str]) -> Value {
+    let store = Store::file();
+    let page = store.path("report.html");
+    let words = [&["--json", "torture", "--ttl", "1s", "--report", page.to_str().unwrap()], words].concat();
+    let mut command = store.fencepost(&words);
+    let output = command.env_remove("FENCEPOST_STORE").output().unwrap();
+    let figures: Value = serde_json::from_str(&text(&output.stdout)).unwrap_or_else(|_| panic!("{output:?}"));
+    assert_eq!(code(&output), 0, "{figures:#}");
+    assert!(figures["acquisitions"].as_u64() > Some(0), "{figures:#}");
+    assert!(figures["violations"].as_object().unwrap().values().all(|count| *count == 0), "{figures:#}");
+    assert!(!figures["faults"].as_object().unwrap().is_empty(), "{figures:#}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("No violation in") && page.ends_with("</html>\n"), "{page}");
+    figures
+}
+
+#[test]
+fn files_survive() {
+    let figures = survives(&["--local", "file", "--minutes", "0.08"]);
+    assert_eq!(figures["unguarded_lost_updates"], 0, "a stopped holder keeps its lock: {figures:#}");
+}
+
+#[test]
+fn redis_survives() {
+    survives(&["--local", "redis", "--minutes", "0.1", "--faults", "pause,kill,cut,server-pause"]);
+}
+
+#[test]
+fn data_without_a_guard_does_not_survive_pauses() {
+    let figures = survives(&["--local", "redis", "--minutes", "0.2", "--faults", "pause"]);
+    assert!(figures["unguarded_lost_updates"].as_u64() > Some(0), "the faults do not bite: {figures:#}");
+    assert!(figures["guarded_refusals"].as_u64() > Some(0), "{figures:#}");
+}
+
+#[test]
+fn redlock_survives_with_its_servers() {
+    survives(&["--local", "redlock5", "--minutes", "0.12"]);
+}
+
+#[test]
+fn postgres_survives_with_its_server() {
+    survives(&["--local", "postgres", "--minutes", "0.1"]);
+}
+
+#[test]
+fn etcd_survives_with_its_servers() {
+    survives(&["--local", "etcd3", "--minutes", "0.1"]);
+}
+
+#[test]
+fn zookeeper_survives_with_its_server() {
+    survives(&["--local", "zookeeper1", "--minutes", "0.1"]);
+}
+
+#[test]
+fn a_lock_that_is_deleted_under_its_holder_is_found_and_other_keys_are_not_touched() {
+    let store = Store::redis();
+    let server = store.server.as_ref().unwrap();
+    server.cli(&["SET", "lock:other", "mine"]);
+    let words =
+        ["torture", "--minutes", "0.1", "--faults", "none", "--clients", "6", "--report", "report.html"];
+    let running = store.start(&words);
+    let pid = running.pid();
+    let saboteur = std::thread::scope(|scope| {
+        let saboteur = scope.spawn(|| {
+            let mut deleted = 0;
+            while is_alive(pid) {
+                for key in server.keys_like("lock:torture:*:[0-9]") {
+                    deleted += server.cli(&["DEL", &key]).parse::<u64>().unwrap();
+                }
+            }
+            deleted
+        });
+        let output = running.end();
+        assert_eq!(code(&output), 1, "{output:?}");
+        let told = text(&output.stdout);
+        assert!(told.contains("exclusion on `torture:") && told.contains("so both held it for"), "{told}");
+        saboteur.join().unwrap()
+    });
+    assert!(saboteur > 0, "nothing was sabotaged");
+    let page = std::fs::read_to_string(store.path("report.html")).unwrap();
+    assert!(
+        page.contains("<h2>Violations</h2>") && page.contains("class=\"mark\""),
+        "the violation is drawn"
+    );
+    assert_eq!(server.cli(&["GET", "lock:other"]), "mine");
+}
+
+#[test]
+fn an_interrupt_ends_it_early_with_what_was_seen() {
+    let store = Store::redis();
+    let server = store.server.as_ref().unwrap();
+    let running = store.start(&["torture", "--minutes", "60", "--ttl", "1s"]);
+    // Before clients start, a lock of another name shows whether the store can be used at all.
+    eventually("clients take locks", || !server.keys_like("lock:torture:*:[0-9]").is_empty());
+    let workers = children(running.pid());
+    running.signal(Signal::INT);
+    let output = running.end();
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(text(&output.stdout).contains("No violation in"), "{output:?}");
+    assert!(!workers.is_empty() && !workers.into_iter().any(is_alive), "clients have ended");
+    assert_eq!(server.keys_like("lock:torture:*"), [""; 0]);
+}
+
+#[test]
+fn clients_end_with_their_parent_even_if_they_stand_still() {
+    let store = Store::redis();
+    let server = store.server.as_ref().unwrap();
+    let running = store.start(&["torture", "--minutes", "60", "--ttl", "1s", "--faults", "none"]);
+    // Before clients start, a lock of another name shows whether the store can be used at all.
+    eventually("clients take locks", || !server.keys_like("lock:torture:*:[0-9]").is_empty());
+    let workers = children(running.pid());
+    kill_process(workers[0], Signal::STOP).unwrap();
+    eventually("one stands still", || state(workers[0]) == Some('T'));
+    running.signal(Signal::KILL);
+    running.end();
+    eventually("clients end", || !workers.iter().copied().any(is_alive));
+    eventually("locks end", || server.keys_like("lock:torture:*").is_empty());
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_starts() {
+    let store = Store::file();
+    for (words, told) in [
+        (&["--store", "memory:"][..], "within one process"),
+        (&["--faults", "earthquake"], "server-pause"),
+        (&["--faults", "server-kill"], "add `--local`"),
+        (&["--faults", "cut"], "no network links"),
+        (&["--local", "etcd3", "--faults", "server-empty"], "promises nothing"),
+        (&["--local", "mongodb"], "redlock5"),
+        (&["--local", "file", "--store", "file:"], "cannot be used with"),
+        (&["--minutes", "0"], "such as `2`"),
+        (&["--clients", "0"], "1..=200"),
+        (&["--ttl", "1ms"], "take a longer one"),
+    ] {
+        assert_fails(&store.output(&[&["torture"], words].concat()), 64, &[told]);
+    }
+    assert_fails(&store.output(&["torture", "--report", "no/such/folder"]), 71, &["creating the report"]);
+    let nobody = Proxy::start(([127, 0, 0, 1], 1).into());
+    let url = format!("redis://:hush@{}?timeout=1s", nobody.addr());
+    let output = store.output(&["torture", "--store", &url]);
+    assert_fails(&output, 69, &["127.0.0.1"]);
+    assert!(!text(&output.stderr).contains("hush"), "{output:?}");
+}
+
+fn children(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_nonzero();
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("children"))
+    };
+    let pids = tasks.filter_map(|task| of(task).ok()).collect::<Vec<_>>().join(" ");
+    pids.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect()
+}

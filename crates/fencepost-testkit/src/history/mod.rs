@@ -1,0 +1,36 @@
+//! What clients of locks saw, and whether that may be.
+//!
+//! Clients log [`Event`]s: asked, granted, lost, released, reads and writes of a register beside each lock. The [`Checker`] takes
+//! them in the order of time, from all clients, and decides four things:
+//!
+//! - *exclusion*: no two holds of a lock overlap while both were valid, by what each guard itself said;
+//! - *tokens*: each is handed out once, and is larger than all that were granted before it was asked for;
+//! - *updates*: no write that the guarded register accepted has overwritten one which its writer had not read;
+//! - *nothing left*: at the end the store has no entry of the run.
+//!
+//! It needs no more memory than what is open at a time, so a history may be as long as it likes. A [`Violation`] holds the
+//! smallest piece of the history that shows it, in words and as a [`Timeline`].
+
+mod checker;
+mod event;
+mod fault;
+mod figures;
+mod hold;
+mod moment;
+mod record;
+mod recorder;
+mod timeline;
+mod violation;
+
+pub use checker::Checker;
+pub use event::{Event, Register, What};
+pub use fault::{Excuse, Fault, Target};
+pub use figures::{Figures, Waits};
+pub use hold::{Grant, Hold};
+pub use moment::Moment;
+pub use recorder::{Client, History};
+pub use timeline::{STYLE, Timeline, escape, ticks};
+pub use violation::{Rule, Violation};
+
+#[cfg(test)]
+mod tests;
