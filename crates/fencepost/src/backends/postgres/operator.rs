@@ -76,8 +76,11 @@ impl Hub {
         if let Some(row) = rows.first() {
             return Ok(Some(holder(name, row)));
         }
+        // What our own session has without a lease it is about to give back: that is no holder.
+        let own = self.current();
+        let is_foreign = |backend: &Backend| !own.as_ref().is_some_and(|own| backend.may_be(&own.id));
         let backends = self.backends(key).await?;
-        Ok(backends.into_iter().next().map(|backend| {
+        Ok(backends.into_iter().find(is_foreign).map(|backend| {
             let mut holder = Holder::unknown(name.clone());
             holder.note = Some(backend.about);
             holder
