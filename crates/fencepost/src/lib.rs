@@ -39,6 +39,7 @@ pub mod blocking;
 mod clock;
 mod error;
 mod events;
+mod fork;
 mod guard;
 mod handle;
 mod held;
@@ -57,6 +58,7 @@ mod text;
 mod token;
 mod url;
 mod wait;
+mod watch;
 
 pub use backend::{Capabilities, Revoked};
 #[cfg(feature = "etcd")]
@@ -81,3 +83,4 @@ pub use set::{GuardSet, LockSet};
 pub use text::{format_duration, parse_duration};
 pub use token::FencingToken;
 pub use wait::{Retry, Wait};
+pub use watch::Watch;
