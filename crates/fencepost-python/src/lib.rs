@@ -27,4 +27,23 @@ mod _fencepost {
     use crate::testing::{Clock, Store};
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    fn refuse_subinterpreters(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::refuse_subinterpreters()
+    }
+}
+
+/// Python itself refuses where a subinterpreter has a lock of its own; older ones, and those of mod_wsgi, it lets through.
+fn refuse_subinterpreters() -> pyo3::PyResult<()> {
+    // SAFETY: plain questions, asked by a thread that has the interpreter.
+    #[allow(unsafe_code)]
+    let number = unsafe { pyo3::ffi::PyInterpreterState_GetID(pyo3::ffi::PyInterpreterState_Get()) };
+    if number == 0 {
+        return Ok(());
+    }
+    Err(pyo3::exceptions::PyImportError::new_err(
+        "fencepost does not support subinterpreters; import it in the main interpreter (with mod_wsgi: set \
+         `WSGIApplicationGroup %{GLOBAL}`)",
+    ))
 }

@@ -13,6 +13,8 @@ import pytest
 
 import fencepost
 
+pytest_plugins = ["pytester"]
+
 LIMIT = 60.0
 """How long a test waits for something that has to happen."""
 

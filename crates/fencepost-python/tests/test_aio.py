@@ -139,7 +139,7 @@ async def test_a_decorated_coroutine_runs_under_its_lock(alocks: fencepost.aio.L
 
     assert await report("monday") == f"{name}:monday"
     with pytest.raises(Invalid):
-        alocks.guarded("x")(lambda: None)  # type: ignore[arg-type, return-value]
+        alocks.guarded("x")(lambda: None)  # type: ignore[type-var]
 
 
 # Cancellation. Each step of a call is cut off once, by letting the loop turn so many times before it is cancelled.

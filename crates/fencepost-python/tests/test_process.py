@@ -252,7 +252,7 @@ _inherited: fencepost.Locks | None = None
 def test_multiprocessing(start: str, redis_url: str, locks: fencepost.Locks, name: str, tmp_path: Any) -> None:
     global _inherited
     _inherited = locks if start == "fork" else None
-    context = multiprocessing.get_context(start)
+    context: Any = multiprocessing.get_context(start)
     ledger = str(tmp_path / "ledger")
     with locks.lock(name, ttl=30) as guard:
         workers = [context.Process(target=_worker, args=(redis_url, name, 5, ledger)) for _ in range(3)]
@@ -264,7 +264,7 @@ def test_multiprocessing(start: str, redis_url: str, locks: fencepost.Locks, nam
     for worker in workers:
         worker.join(LIMIT)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    lines = [entry.split() for entry in open(ledger)]
+    lines = [entry.split() for entry in (tmp_path / "ledger").read_text().splitlines()]
     assert len(lines) == 30
     for entered, left in zip(lines[::2], lines[1::2]):
         assert entered[0] == left[0] and (entered[1], left[1]) == ("in", "out")

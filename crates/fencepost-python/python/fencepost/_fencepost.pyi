@@ -3,19 +3,36 @@
 from typing import Generic, TypeVar, final
 
 from ._options import Options
-from ._values import Holder
+from ._values import Holder, Kind
+
+__all__ = [
+    "VERSION",
+    "Bridge",
+    "Call",
+    "Clock",
+    "Guard",
+    "Lock",
+    "LockSet",
+    "Locks",
+    "Losses",
+    "Store",
+    "after_fork",
+    "connect",
+    "init",
+    "release_all",
+]
 
 VERSION: str
 
-T = TypeVar("T", covariant=True)
+_T = TypeVar("_T", covariant=True)
 
 @final
-class Call(Generic[T]):
+class Call(Generic[_T]):
     """A call that is not made yet, under way, or done."""
 
-    def wait(self) -> T: ...
+    def wait(self) -> _T: ...
     def start(self, bridge: Bridge, number: int) -> None: ...
-    def result(self) -> T: ...
+    def result(self) -> _T: ...
     def close(self) -> None: ...
 
 @final
@@ -61,7 +78,7 @@ class Guard:
     def token(self) -> int: ...
     @property
     def owner(self) -> str: ...
-    def state(self) -> tuple[str, float | None, str | None, str | None]: ...
+    def state(self) -> tuple[Kind, float | None, str | None, str | None]: ...
     def valid_for(self) -> float | None: ...
     def check(self) -> None: ...
     def lost(self, limit: float | None = None) -> Call[tuple[str, str] | None]: ...

@@ -36,12 +36,17 @@ class Loss(str, Enum):
         return self.value
 
 
+Kind = Literal["held", "at_risk", "lost", "released"]
+"""`at_risk` is still held, but will be lost when the time left has passed unless a renewal gets through. `lost` is
+final."""
+
+
 @dataclass(frozen=True)
 class State:
     """What a guard knows about its lock at this moment."""
 
-    kind: Literal["held", "at_risk", "lost", "released"]
-    """`at_risk` is still held, but will be lost when `left` has passed unless a renewal gets through. `lost` is final."""
+    kind: Kind
+    """Held, at risk, lost or released."""
     left: float | None
     """Time until the lease would end without renewal; `None` if it has no end."""
     why: str | None = None
