@@ -42,7 +42,7 @@ build: ## Build the command line, optimised, as target/release/fencepost
 lint: ## Check format, lints and documentation; warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
-	for features in "" etcd file postgres redis redlock zookeeper; do \
+	for features in "" etcd file http postgres redis redlock zookeeper; do \
 	  $(CARGO) clippy -p fencepost --lib --no-default-features --features "$$features" --locked -- -D warnings \
 	    || exit 1; \
 	done

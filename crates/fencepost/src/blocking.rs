@@ -23,12 +23,15 @@ use crate::keeper::Keeper;
 use crate::options::{Options, chained_options};
 use crate::{Error, FencingToken, Handle, Holder, Loss, Name, Owner, Result, State, Stats};
 
-fn run<T>(runtime: &Runtime, future: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) fn run<T, E: From<Error>>(
+    runtime: &Runtime,
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     if Runtime::try_current().is_ok() {
-        return Err(Error::invalid(
+        return Err(E::from(Error::invalid(
             "a blocking call inside an async runtime would stall it; use the async interface, or a thread of its own \
              (`std::thread::spawn`)",
-        ));
+        )));
     }
     runtime.block_on(future)
 }

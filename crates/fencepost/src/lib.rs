@@ -39,6 +39,7 @@ pub mod blocking;
 mod clock;
 mod error;
 mod events;
+pub mod fence;
 mod fork;
 mod guard;
 mod handle;

@@ -15,12 +15,12 @@ mod batch;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 #[cfg(feature = "file")]
-mod file;
+pub(crate) mod file;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]

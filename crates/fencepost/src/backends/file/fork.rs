@@ -22,7 +22,7 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 static FINISHED: AtomicU32 = AtomicU32::new(0);
 
 /// Registers the handlers, once per process.
-pub(super) fn install() -> io::Result<()> {
+pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
         use rustix::fs::{Mode, OFlags, open};

@@ -22,7 +22,7 @@ pub(super) const UNFINISHED: &str = ".new-";
 
 /// An open lock file. Dropping it unlocks and closes.
 #[derive(Debug)]
-pub(super) struct LockFile {
+pub(crate) struct LockFile {
     file: OwnedFd,
     locked: AtomicBool,
 }
@@ -40,7 +40,7 @@ impl LockFile {
     }
 
     /// Opens the file, making it if need be.
-    pub(super) fn open_or_create(place: &Place, file_name: &str) -> io::Result<Self> {
+    pub(crate) fn open_or_create(place: &Place, file_name: &str) -> io::Result<Self> {
         loop {
             if let Some(file) = Self::open(place, file_name)? {
                 return Ok(file);
@@ -96,7 +96,7 @@ impl LockFile {
     }
 
     /// Takes the flock if nobody has one.
-    pub(super) fn try_lock(&self) -> io::Result<bool> {
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
         self.flock(FlockOperation::NonBlockingLockExclusive)
     }
 
@@ -137,7 +137,7 @@ impl LockFile {
 
     /// Whether this is still the file that the directory has under its name: files are collected and replaced.
     /// A lock file has one link, so the count says it in one call. Also refuses what is no plain file.
-    pub(super) fn is_current(&self) -> io::Result<bool> {
+    pub(crate) fn is_current(&self) -> io::Result<bool> {
         let stat = fstat(&self.file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));

@@ -47,12 +47,12 @@ use crate::{Error, Handle, Holder, Name, Owner, Result};
 mod bell;
 mod claim;
 mod contender;
-mod fork;
+pub(crate) mod fork;
 mod hold;
 mod lease;
-mod lockfile;
+pub(crate) mod lockfile;
 mod operator;
-mod place;
+pub(crate) mod place;
 mod record;
 mod watch;
 

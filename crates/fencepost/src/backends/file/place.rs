@@ -23,7 +23,7 @@ const HASHED: char = '~';
 
 /// Who may use the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(crate) enum Access {
     /// Only this user.
     Private,
     /// Everybody whom the directory's own permissions let write into it.
@@ -32,17 +32,17 @@ pub(super) enum Access {
 
 /// A directory that is fit for lock files.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) dir: OwnedFd,
-    pub(super) path: PathBuf,
-    pub(super) access: Access,
+pub(crate) struct Place {
+    pub(crate) dir: OwnedFd,
+    pub(crate) path: PathBuf,
+    pub(crate) access: Access,
     /// The permissions of files in it.
-    pub(super) mode: Mode,
+    pub(crate) mode: Mode,
 }
 
 impl Place {
     /// Opens the directory, making it if need be, and refuses one that is not fit.
-    pub(super) fn open(path: &Path, access: Access) -> Result<Self> {
+    pub(crate) fn open(path: &Path, access: Access) -> Result<Self> {
         let shown = path.display();
         let failed = |what: &str, error: std::io::Error| {
             let message =
@@ -124,8 +124,13 @@ fn check_private(stat: &Stat, path: &Path) -> Result<()> {
 
 /// The file of a name. Readable where it can be; different names never share one.
 pub(super) fn file_name(name: &Name) -> String {
+    file_name_with(name, SUFFIX)
+}
+
+/// The same with another ending.
+pub(crate) fn file_name_with(name: &Name, suffix: &str) -> String {
     let mut out = encoded(name.as_str());
-    if out.len() + SUFFIX.len() > MAX_FILE_NAME {
+    if out.len() + suffix.len() > MAX_FILE_NAME {
         out.truncate(READABLE);
         out.push(HASHED);
         for byte in Sha256::digest(name.as_str()) {
@@ -133,7 +138,7 @@ pub(super) fn file_name(name: &Name) -> String {
             let _ = write!(out, "{byte:02x}");
         }
     }
-    out.push_str(SUFFIX);
+    out.push_str(suffix);
     out
 }
 

@@ -17,13 +17,13 @@ pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
-pub(super) struct Config {
+pub(crate) struct Config {
     /// The URL for messages, without its password.
-    pub(super) label: String,
+    pub(crate) label: String,
     pub(super) server: tokio_postgres::Config,
     pub(super) schema: String,
     /// The longest that one round trip, or a connect, may take.
-    pub(super) timeout: Duration,
+    pub(crate) timeout: Duration,
     /// A lease outlives its session.
     pub(super) delay: bool,
     /// A grant or renewal is on disk before it is told.
@@ -56,6 +56,18 @@ impl Config {
             Self { label, server, schema: String::new(), timeout, delay, durable, sequence, tls };
         config.set_schema(schema.unwrap_or_else(|| DEFAULT_SCHEMA.to_owned()))?;
         Ok(config)
+    }
+
+    /// The same for what keeps resources and grants no locks: it writes data, so it waits for the disk.
+    pub(crate) fn for_resources(mut url: StoreUrl) -> Result<Self> {
+        for key in ["schema", "lock_delay", "durable", "sequence"] {
+            if url.take(key).is_some() {
+                return Err(Error::invalid(format!(
+                    "parameter `{key}` is for locks, and means nothing to resources"
+                )));
+            }
+        }
+        Ok(Self { durable: true, ..Self::from_url(url)? })
     }
 
     pub(super) fn set_schema(&mut self, schema: String) -> Result<()> {

@@ -5,7 +5,7 @@
 //! number that such code uses; [`lock_in_transaction`] takes one inside a transaction of the caller's own.
 
 mod claim;
-mod config;
+pub(crate) mod config;
 mod hold;
 mod hub;
 mod key;
@@ -20,7 +20,7 @@ mod tls;
 mod transaction;
 mod trouble;
 mod warden;
-mod wire;
+pub(crate) mod wire;
 
 use std::sync::Arc;
 

@@ -6,12 +6,12 @@ use super::config::Config;
 use crate::Error;
 
 impl Config {
-    pub(super) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
+    pub(crate) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
         Error::Unavailable { store: self.label.clone(), source: source.into() }
     }
 
     /// Translates an error of the driver. The driver's errors never hold a password.
-    pub(super) fn trouble(&self, error: tokio_postgres::Error) -> Error {
+    pub(crate) fn trouble(&self, error: tokio_postgres::Error) -> Error {
         let Some(refusal) = error.as_db_error() else {
             return if is_tls(&error) {
                 Error::config(format!("{}: {}", self.label, chain(&error)))

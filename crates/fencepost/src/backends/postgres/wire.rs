@@ -12,8 +12,8 @@ use super::trouble::FIX;
 use crate::keeper::Keeper;
 use crate::{Error, Result};
 
-pub(super) struct Wire {
-    pub(super) client: Client,
+pub(crate) struct Wire {
+    pub(crate) client: Client,
     /// Ends with the connection.
     ended: watch::Receiver<()>,
     driver: AbortHandle,
@@ -26,7 +26,7 @@ type Messages =
 
 impl Wire {
     /// Connects. Called on the keeper's runtime.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         config: &Config,
         keeper: &Keeper,
         notified: impl Fn(&str) + Send + 'static,
@@ -44,7 +44,7 @@ impl Wire {
         Ok(Self { client, ended, driver: driver.abort_handle(), process: std::process::id() })
     }
 
-    pub(super) fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         !self.client.is_closed() && self.process == std::process::id()
     }
 
@@ -54,7 +54,7 @@ impl Wire {
         async move { while ended.changed().await.is_ok() {} }
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.driver.abort();
     }
 }
@@ -116,7 +116,7 @@ pub(super) async fn refuse_pools(config: &Config, session: &Client, other: &Clie
 }
 
 /// Sets what a session needs, where the server knows it, whatever its defaults are. Returns its identity.
-pub(super) async fn set_up(config: &Config, client: &Client) -> Result<(i32, String)> {
+pub(crate) async fn set_up(config: &Config, client: &Client) -> Result<(i32, String)> {
     let (seconds, half) = (KEEPALIVE.as_secs().to_string(), (KEEPALIVE / 2).as_secs().to_string());
     let (timeout, user_timeout) =
         (config.timeout.as_millis().to_string(), USER_TIMEOUT.as_millis().to_string());

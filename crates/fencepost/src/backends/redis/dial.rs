@@ -81,12 +81,12 @@ impl Dial {
         }
     }
 
-    /// Logs in, checks that the server is fit for locks, loads the scripts, subscribes and sends one more command. One
-    /// round trip: nothing depends on an answer.
+    /// Logs in, checks that the server is fit for locks, loads the scripts, subscribes if told to and sends one more command.
+    /// One round trip: nothing depends on an answer.
     pub(in crate::backends) async fn greet(
         &self,
         connection: &Connection,
-        channel: &str,
+        channel: Option<&str>,
         scripts: &[&str],
         last: &[&str],
     ) -> Result<Greeting> {
@@ -102,7 +102,9 @@ impl Dial {
         let info = send(&["INFO"])?;
         let loads: Vec<_> = scripts.iter().map(|script| send(&["SCRIPT", "LOAD", script])).collect();
         // Answered by a push, not by a reply; an error would be a reply, to the PING behind it at the latest.
-        connection.send_unanswered(&["SUBSCRIBE", channel]).map_err(|why| self.unavailable(why))?;
+        if let Some(channel) = channel {
+            connection.send_unanswered(&["SUBSCRIBE", channel]).map_err(|why| self.unavailable(why))?;
+        }
         let ping = send(&["PING"])?;
         let last = send(last)?;
         self.expect(connection, hello).await?;

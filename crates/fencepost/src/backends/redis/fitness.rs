@@ -33,8 +33,8 @@ pub(in crate::backends) fn check(info: &str, config: &Config) -> Result<()> {
     if policy != "noeviction" && !config.allow_evicting {
         return Err(Error::config(format!(
             "{store} evicts keys when memory runs short (maxmemory-policy {policy}), and so could give one lock to two \
-             holders; set `maxmemory-policy noeviction`, use a server of its own for locks, or accept it with \
-             `?allow=evicting`"
+             holders, or forget a token; set `maxmemory-policy noeviction`, use a server of its own for this, or accept it \
+             with `?allow=evicting`"
         )));
     }
     Ok(())

@@ -28,7 +28,7 @@ impl Keys {
 }
 
 /// A key for something else about a lock, by its lock key.
-pub(in crate::backends) fn beside(lock: &str, what: &str) -> String {
+pub(crate) fn beside(lock: &str, what: &str) -> String {
     format!("{{{}}}:{what}", tag(lock))
 }
 

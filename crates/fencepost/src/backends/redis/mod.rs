@@ -13,11 +13,12 @@ pub(in crate::backends) mod dial;
 pub(in crate::backends) mod fitness;
 mod hold;
 pub(in crate::backends) mod inbox;
-pub(in crate::backends) mod keys;
+pub(crate) mod keys;
 mod node;
 pub(in crate::backends) mod pool;
 pub(in crate::backends) mod record;
-pub(in crate::backends) mod resp;
+pub(crate) mod resp;
+pub(crate) mod scripted;
 pub(in crate::backends) mod turn;
 
 use std::collections::BTreeSet;

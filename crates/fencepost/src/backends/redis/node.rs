@@ -279,7 +279,7 @@ impl Node {
         let inbox = self.inbox.clone();
         let connection =
             Connection::start(&Arc::default(), self.dial.open().await?, move |push| inbox.deliver(&push));
-        let greeting = self.dial.greet(&connection, &line.channel, &SCRIPTS, &["PING"]).await?;
+        let greeting = self.dial.greet(&connection, Some(&line.channel), &SCRIPTS, &["PING"]).await?;
         tracing::debug!(store = %self.config().label, "connected");
         let run = super::fitness::run_id(&greeting.info).to_owned();
         Ok(Link { connection, run, scripts: greeting.scripts })

@@ -8,7 +8,7 @@ const MAX_DEPTH: usize = 8;
 
 /// One value from the server.
 #[derive(Clone, PartialEq, Eq)]
-pub(in crate::backends) enum Value {
+pub(crate) enum Value {
     Nil,
     Int(i64),
     Text(Vec<u8>),
@@ -27,7 +27,7 @@ impl Value {
         }
     }
 
-    pub(in crate::backends) fn as_text(&self) -> Option<&str> {
+    pub(crate) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => std::str::from_utf8(text).ok(),
             _ => None,

@@ -168,7 +168,7 @@ impl Node {
         let [max_ttl, quarantine] =
             [config.max_ttl, config.quarantine].map(|span| span.as_millis().to_string());
         let greet = ["EVAL", GREET, "1", &config.node_key, &max_ttl, &quarantine, &config.members, mode];
-        let greeting = self.dial.greet(&connection, channel, &SCRIPTS, &greet).await?;
+        let greeting = self.dial.greet(&connection, Some(channel), &SCRIPTS, &greet).await?;
         let Some((run, said, time)) = greeted(&greeting.last) else {
             return Err(Error::Backend {
                 store: self.label().to_owned(),

@@ -1,0 +1,74 @@
+//! What can go wrong at a resource. The refusal has a type of its own: it is the point of all this.
+
+use crate::text::printable;
+use crate::{FencingToken, Name, Source};
+
+/// The result of everything in this module that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The refusal of a token that is too old: a later holder of the lock has been here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[error(
+    "token {presented} is refused at resource `{}`, which has seen {highest}; the lock was lost, or this token has had its \
+     one effect: stop, and take the lock again",
+    printable(resource)
+)]
+pub struct StaleToken {
+    /// The resource that refused.
+    pub resource: String,
+    /// The token that it was shown.
+    pub presented: FencingToken,
+    /// The largest token that it has seen. Equal to `presented` where a token has one effect only and has had it.
+    pub highest: FencingToken,
+}
+
+impl StaleToken {
+    /// Makes a refusal, for resources of your own.
+    pub fn new(resource: impl Into<String>, presented: FencingToken, highest: FencingToken) -> Self {
+        Self { resource: resource.into(), presented, highest }
+    }
+}
+
+/// Why a resource did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The token is too old. Nothing was written.
+    #[error(transparent)]
+    Stale(#[from] StaleToken),
+
+    /// A write was sent and its answer never came: it has taken effect, or will yet, or never will. Writing again with the
+    /// same token is no cure, since the first write may come late and undo the second. Take the lock again and activate its new
+    /// token, which keeps the late one out; then read what is there. (A [one-shot write](super::Resource::write_once)
+    /// may simply be repeated.)
+    #[error(
+        "whether the write to resource `{}` took effect is unknown: {source}; take the lock again and activate its token, \
+         which keeps a late write out, then read",
+        printable(resource.as_str())
+    )]
+    Uncertain {
+        /// The resource.
+        resource: Name,
+        /// What came instead of the answer.
+        source: Source,
+    },
+
+    /// The resource is out of reach, misconfigured, or was asked for something that makes no sense. Nothing was written.
+    #[error(transparent)]
+    Failed(#[from] crate::Error),
+}
+
+impl Error {
+    /// The refusal, if it is one.
+    pub fn stale(&self) -> Option<&StaleToken> {
+        match self {
+            Self::Stale(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Failed(crate::Error::invalid(message))
+    }
+}

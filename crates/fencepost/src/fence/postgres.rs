@@ -1,0 +1,268 @@
+//! Resources in PostgreSQL: your own tables, behind a token that is checked in your own transaction.
+//!
+//! [`MIGRATION`] makes the schema `fencepost_fence` (`fence.sql` in the repository). It is for clients in any language, and has a trigger
+//! that refuses stale writes from all of them.
+//!
+//! ```no_run
+//! use fencepost::fence::postgres;
+//!
+//! # async fn example(client: &mut tokio_postgres::Client, guard: &fencepost::Guard) -> Result<(), Box<dyn std::error::Error>> {
+//! client.batch_execute(postgres::MIGRATION).await?;                                // once
+//!
+//! let transaction = client.transaction().await?;
+//! postgres::activate(&transaction, "account:7", guard.token()).await?;             // before it reads
+//! let row = transaction.query_one("SELECT balance FROM account WHERE id = 7", &[]).await?;
+//! let balance: i64 = row.get(0);
+//! transaction.execute("UPDATE account SET balance = $1 WHERE id = 7", &[&(balance + 1)]).await?;
+//! transaction.commit().await?;
+//! # Ok(()) }
+//! ```
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use tokio_postgres::Transaction;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::{Backend, Error, Result, StaleToken};
+use crate::backend::lock;
+use crate::backends::postgres::config::Config;
+use crate::backends::postgres::wire::{Wire, set_up};
+use crate::clock::Clock;
+use crate::keeper::Keeper;
+use crate::url::StoreUrl;
+use crate::{FencingToken, Name};
+
+/// The SQL that makes the schema `fencepost_fence`: a table of tokens, functions, and a trigger for tables of yours. Running it again
+/// changes nothing.
+pub const MIGRATION: &str = include_str!("fence.sql");
+
+const STALE: &str = "FP010";
+const VERSION: i32 = 1;
+
+/// Records a token in the caller's own transaction: the first statement in it, before it reads. Until the transaction ends no other gets past
+/// its own call for this resource, and after it none with a smaller token.
+///
+/// A rollback takes the token back, so a transaction that was rolled back has protected nothing; the next one activates again, and reads
+/// again. All isolation levels will do: with REPEATABLE READ and SERIALIZABLE, a transaction whose snapshot is older than the last holder's
+/// is refused by the server (`could not serialize access`), to be tried again.
+///
+/// A holder that was stopped inside of its transaction keeps the row locked: set `idle_in_transaction_session_timeout` to bound
+/// that, and `lock_timeout` to bound the wait.
+///
+/// # Errors
+/// [`Stale`](Error::Stale) if a larger token was seen: roll back. [`Failed`](Error::Failed) for everything else, with
+/// [`Unavailable`](crate::Error::Unavailable) inside where the transaction can be tried again.
+pub async fn activate(transaction: &Transaction<'_>, resource: &str, token: FencingToken) -> Result<()> {
+    present(transaction, "SELECT fencepost_fence.activate($1, $2)", resource, token).await
+}
+
+/// The same for an effect that must happen once a token: refused if this token was seen before.
+///
+/// # Errors
+/// As [`activate`].
+pub async fn activate_once(transaction: &Transaction<'_>, resource: &str, token: FencingToken) -> Result<()> {
+    present(transaction, "SELECT fencepost_fence.activate_once($1, $2)", resource, token).await
+}
+
+async fn present(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    resource: &str,
+    token: FencingToken,
+) -> Result<()> {
+    let token = number(token);
+    // Typed, so that a pool in transaction mode sees nothing but this one statement.
+    let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&token, Type::INT8)];
+    transaction.query_typed(sql, &arguments).await.map(drop).map_err(|error| trouble("postgres", error))
+}
+
+/// The refusal that an error of the driver stands for: of [`activate`], of the functions in the schema, or of the trigger on a table of yours.
+pub fn stale_token(error: &tokio_postgres::Error) -> Option<StaleToken> {
+    #[derive(Deserialize)]
+    struct Detail {
+        resource: String,
+        presented: FencingToken,
+        highest: FencingToken,
+    }
+    let refusal = error.as_db_error().filter(|refusal| refusal.code().code() == STALE)?;
+    let detail: Detail = serde_json::from_str(refusal.detail()?).ok()?;
+    Some(StaleToken::new(detail.resource, detail.presented, detail.highest))
+}
+
+/// A token below 2^53 is a `bigint`.
+fn number(token: FencingToken) -> i64 {
+    i64::try_from(token.get()).unwrap_or(i64::MAX)
+}
+
+/// What an error of the driver means.
+fn trouble(store: &str, error: tokio_postgres::Error) -> Error {
+    if let Some(refusal) = stale_token(&error) {
+        return refusal.into();
+    }
+    let Some(code) = error.code().cloned() else {
+        return crate::Error::Unavailable { store: store.to_owned(), source: Box::new(error) }.into();
+    };
+    let message = error.as_db_error().map(|refusal| refusal.message().to_owned()).unwrap_or_default();
+    Error::Failed(match code {
+        SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => crate::Error::Unavailable {
+            store: store.to_owned(),
+            source: format!("{message}; try the transaction again").into(),
+        },
+        SqlState::LOCK_NOT_AVAILABLE => crate::Error::Unavailable {
+            store: store.to_owned(),
+            source: format!("{message}: a transaction of another holder has not ended").into(),
+        },
+        SqlState::INVALID_SCHEMA_NAME | SqlState::UNDEFINED_FUNCTION => crate::Error::config(format!(
+            "{store}: {message}; run `fence.sql` (`fencepost::fence::postgres::MIGRATION`) in this database"
+        )),
+        SqlState::INSUFFICIENT_PRIVILEGE => crate::Error::config(format!(
+            "{store}: {message}; run as its owner: GRANT USAGE ON SCHEMA fencepost_fence TO …"
+        )),
+        SqlState::INVALID_PARAMETER_VALUE => crate::Error::invalid(message),
+        _ => crate::Error::Backend { store: store.to_owned(), source: Box::new(error) },
+    })
+}
+
+/// Whether the server said no before it could have committed.
+fn was_refused(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|refusal| {
+        let code = refusal.code().code();
+        !code.starts_with("08") && !code.starts_with("57P")
+    })
+}
+
+/// Values in the schema's own table, over one connection that is driven on the keeper's runtime.
+#[derive(Debug)]
+pub(super) struct Postgres {
+    config: Config,
+    keeper: Arc<Keeper>,
+    wire: Mutex<Option<Arc<Wire>>>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Postgres {
+    pub(super) async fn connect(url: StoreUrl) -> Result<Self> {
+        let config = Config::for_resources(url)?;
+        let keeper = Keeper::of(&Clock::system())?;
+        let postgres =
+            Self { config, keeper, wire: Mutex::default(), connecting: tokio::sync::Mutex::default() };
+        let wire = postgres.wire().await?;
+        match wire.client.query_one("SELECT fencepost_fence.version()", &[]).await {
+            Ok(row) if row.get::<_, i32>(0) == VERSION => Ok(postgres),
+            Ok(row) => Err(crate::Error::config(format!(
+                "{}: the schema `fencepost_fence` is of layout {}, and this program knows layout {VERSION}; use one version of \
+                 fencepost for all clients",
+                postgres.config.label,
+                row.get::<_, i32>(0)
+            ))
+            .into()),
+            Err(_) => postgres.migrate(&wire).await.map(|()| postgres),
+        }
+    }
+
+    /// Makes the schema. Several may find it missing at once.
+    async fn migrate(&self, wire: &Wire) -> Result<()> {
+        let script = format!(
+            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencepost_fence', 0));\n{MIGRATION}\nCOMMIT"
+        );
+        let Err(error) = wire.client.batch_execute(&script).await else { return Ok(()) };
+        let _ = wire.client.batch_execute("ROLLBACK").await;
+        Err(crate::Error::config(format!(
+            "{}: the schema `fencepost_fence` cannot be made or used: {}; let somebody who may run `fence.sql` \
+             (`fencepost::fence::postgres::MIGRATION`) and GRANT USAGE ON SCHEMA fencepost_fence",
+            self.config.label,
+            error.as_db_error().map_or_else(|| error.to_string(), |refusal| refusal.message().to_owned())
+        ))
+        .into())
+    }
+
+    /// The connection, opened if need be.
+    async fn wire(&self) -> Result<Arc<Wire>> {
+        if let Some(wire) = self.usable() {
+            return Ok(wire);
+        }
+        let _turn = self.connecting.lock().await;
+        if let Some(wire) = self.usable() {
+            return Ok(wire);
+        }
+        let (config, keeper) = (self.config.clone(), self.keeper.clone());
+        let open = async move {
+            let wire = Wire::open(&config, &keeper, |_| {}).await?;
+            set_up(&config, &wire.client).await?;
+            Ok::<_, crate::Error>(wire)
+        };
+        let opened = tokio::time::timeout(self.config.timeout, self.keeper.carry_out(open)).await;
+        let wire = match opened {
+            Ok(Some(wire)) => Arc::new(wire?),
+            Ok(None) => return Err(self.config.unavailable("connecting was given up").into()),
+            Err(_) => {
+                let why = format!("no connection within {:?}", self.config.timeout);
+                return Err(self.config.unavailable(why).into());
+            }
+        };
+        *lock(&self.wire) = Some(wire.clone());
+        Ok(wire)
+    }
+
+    fn usable(&self) -> Option<Arc<Wire>> {
+        lock(&self.wire).clone().filter(|wire| wire.is_usable())
+    }
+
+    /// Calls a function of the schema. The inner error says why no answer came.
+    async fn call(
+        &self,
+        sql: &str,
+        arguments: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Result<Option<Vec<u8>>, String>> {
+        let wire = self.wire().await?;
+        // The server's own limit of a wait for a row is one timeout: it shall be the one to say so.
+        let limit = self.config.timeout * 2;
+        match tokio::time::timeout(limit, wire.client.query_typed(sql, arguments)).await {
+            Ok(Ok(rows)) => Ok(Ok(rows.first().and_then(|row| row.try_get(0).ok()).flatten())),
+            Ok(Err(error)) if was_refused(&error) => Err(trouble(&self.config.label, error)),
+            Ok(Err(error)) => Ok(Err(error.to_string())),
+            Err(_) => {
+                wire.close();
+                Ok(Err(format!("no answer within {limit:?}")))
+            }
+        }
+    }
+
+    async fn put(&self, sql: &str, resource: &Name, token: FencingToken, value: &[u8]) -> Result<()> {
+        let (text, number) = (resource.as_str(), number(token));
+        let arguments: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&text, Type::TEXT), (&number, Type::INT8), (&value, Type::BYTEA)];
+        match self.call(sql, &arguments).await? {
+            Ok(_) => Ok(()),
+            Err(why) => Err(Error::Uncertain { resource: resource.clone(), source: why.into() }),
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Postgres {
+    async fn activate(&self, resource: &Name, token: FencingToken) -> Result<Option<Vec<u8>>> {
+        let (text, number) = (resource.as_str(), number(token));
+        let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&text, Type::TEXT), (&number, Type::INT8)];
+        let mut again = true;
+        loop {
+            match self.call("SELECT fencepost_fence.activate($1, $2)", &arguments).await? {
+                Ok(value) => return Ok(value),
+                // To record a token twice does no harm.
+                Err(_) if again => again = false,
+                Err(why) => return Err(self.config.unavailable(why).into()),
+            }
+        }
+    }
+
+    async fn write(&self, resource: &Name, token: FencingToken, value: &[u8]) -> Result<()> {
+        self.put("SELECT fencepost_fence.write($1, $2, $3)", resource, token, value).await
+    }
+
+    async fn write_once(&self, resource: &Name, token: FencingToken, value: &[u8]) -> Result<()> {
+        self.put("SELECT fencepost_fence.write_once($1, $2, $3)", resource, token, value).await
+    }
+}
