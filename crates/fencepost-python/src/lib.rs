@@ -26,6 +26,10 @@ mod _fencepost {
     #[pymodule_export]
     use crate::testing::{Clock, Store};
     #[pymodule_export]
+    const FENCE_LUA: &str = fencepost::fence::redis::SCRIPT;
+    #[pymodule_export]
+    const FENCE_SQL: &str = fencepost::fence::postgres::MIGRATION;
+    #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_init]

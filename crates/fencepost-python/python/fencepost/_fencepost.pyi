@@ -6,6 +6,8 @@ from ._options import Options
 from ._values import Holder, Kind
 
 __all__ = [
+    "FENCE_LUA",
+    "FENCE_SQL",
     "VERSION",
     "Bridge",
     "Call",
@@ -22,6 +24,8 @@ __all__ = [
     "release_all",
 ]
 
+FENCE_LUA: str
+FENCE_SQL: str
 VERSION: str
 
 _T = TypeVar("_T", covariant=True)

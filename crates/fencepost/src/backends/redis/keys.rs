@@ -1,4 +1,5 @@
-//! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it; what else we keep
+//! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it, or with `keys=plain` the bare
+//! `PREFIXNAME`, for names that other clients have chosen. `start` is what comes before the name. What else we keep
 //! about it lies under a hash tag of the same text, with braces escaped so that two names never meet.
 
 use std::collections::BTreeSet;
@@ -15,8 +16,8 @@ pub(in crate::backends) struct Keys {
 }
 
 impl Keys {
-    pub(in crate::backends) fn new(prefix: &str, name: &str) -> Self {
-        let lock = format!("{prefix}lock:{name}");
+    pub(in crate::backends) fn new(start: &str, name: &str) -> Self {
+        let lock = format!("{start}{name}");
         Self { queue: beside(&lock, "queue"), fence: beside(&lock, "fence:"), lock }
     }
 
@@ -42,21 +43,20 @@ fn tag(text: &str) -> String {
 /// Takes the names of locks out of an answer to SCAN. Returns the next cursor; `None` if it is no such answer.
 pub(in crate::backends) fn names(
     page: Option<&Value>,
-    prefix: &str,
+    start: &str,
     names: &mut BTreeSet<Name>,
 ) -> Option<String> {
     let [next, keys] = page?.as_list()? else { return None };
-    let skip = prefix.len() + "lock:".len();
     for key in keys.as_list().unwrap_or_default() {
-        names.extend(key.as_text().and_then(|key| Name::new(key.get(skip..)?).ok()));
+        names.extend(key.as_text().and_then(|key| Name::new(key.get(start.len()..)?).ok()));
     }
     next.as_text().map(str::to_owned)
 }
 
-/// A pattern for SCAN that matches exactly the locks whose name starts with `start`.
-pub(in crate::backends) fn pattern(prefix: &str, start: &str) -> String {
+/// A pattern for SCAN that matches exactly the locks whose name starts with `prefix`.
+pub(in crate::backends) fn pattern(start: &str, prefix: &str) -> String {
     let mut pattern = String::new();
-    for character in format!("{prefix}lock:{start}").chars() {
+    for character in format!("{start}{prefix}").chars() {
         if matches!(character, '*' | '?' | '[' | ']' | '^' | '-' | '\\') {
             pattern.push('\\');
         }
@@ -73,12 +73,12 @@ mod tests {
 
     #[test]
     fn the_lock_key_is_where_others_look_for_it() {
-        let keys = Keys::new("", "order:42");
+        let keys = Keys::new("lock:", "order:42");
         assert_eq!(keys.lock, "lock:order:42");
         assert_eq!(keys.queue, "{lock:order:42}:queue");
         assert_eq!(keys.fence("ab"), "{lock:order:42}:fence:ab");
-        assert_eq!(Keys::new("app:", "a}b").queue, "{app:lock:a%7Db}:queue");
-        assert_eq!(pattern("", "a*"), "lock:a\\**");
+        assert_eq!(Keys::new("app:lock:", "a}b").queue, "{app:lock:a%7Db}:queue");
+        assert_eq!(pattern("lock:", "a*"), "lock:a\\**");
     }
 
     proptest! {

@@ -1,0 +1,63 @@
+"""Finds the store behind a client of another package, and connects to it once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from .._errors import Unsupported
+from .._locks import Locks, connect
+
+_connected: dict[str, Locks] = {}
+_mutex = threading.Lock()
+
+
+def locks(url: str) -> Locks:
+    """The locks of a store, shared by all who ask for it."""
+    with _mutex:
+        found = _connected.get(url)
+        if found is None or found._closed:
+            found = _connected[url] = connect(url)
+        return found
+
+
+def client_url(client: Any) -> str:
+    """The URL of the server that a client of redis-py talks to."""
+    pool = getattr(client, "connection_pool", None)
+    settings = getattr(pool, "connection_kwargs", None)
+    if settings is None or hasattr(pool, "service_name"):
+        raise Unsupported(
+            f"a {type(client).__name__} has no single server; give a plain redis.Redis, or use fencepost.connect "
+            "with a redlock:// URL"
+        )
+    secure = "SSL" in getattr(pool, "connection_class", type(None)).__name__
+    return server_url(settings, secure)
+
+
+def server_url(settings: Mapping[str, Any], secure: bool = False) -> str:
+    """The URL for the keyword arguments of redis-py's client."""
+    user, password = settings.get("username"), settings.get("password")
+    provider = settings.get("credential_provider")
+    if provider is not None:
+        told = provider.get_credentials()
+        user, password = (None, told[0]) if len(told) == 1 else told
+    login = f"{quote(user or '', safe='')}:{quote(password, safe='')}@" if password else ""
+    database = settings.get("db") or 0
+    more = {"keys": "plain"}
+    timeout = settings.get("socket_timeout")
+    if timeout:
+        more["timeout"] = f"{max(1, round(timeout * 1000))}ms"
+    path = settings.get("path") or settings.get("unix_socket_path")
+    if path:
+        return f"redis+unix://{login}{path}?{urlencode({**more, 'db': database})}"
+    scheme = "redis"
+    if secure or settings.get("ssl"):
+        scheme = "rediss"
+        for theirs, ours in (("ssl_ca_certs", "ca"), ("ssl_certfile", "cert"), ("ssl_keyfile", "key")):
+            if settings.get(theirs):
+                more[ours] = settings[theirs]
+    host = settings.get("host", "localhost")
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{login}{host}:{settings.get('port', 6379)}/{database}?{urlencode(more)}"
