@@ -28,7 +28,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 def pttl(client: redis.Redis, name: str) -> int:
-    return int(client.pttl(name))  # type: ignore[arg-type]
+    return int(client.pttl(name))
 
 
 def test_a_lock_is_taken_and_given_back(client: redis.Redis, name: str) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import psycopg
 import pytest
 import pytest_asyncio
@@ -48,6 +48,7 @@ def transaction(request: pytest.FixtureRequest, database: str) -> Iterator[Any]:
 
 
 def test_postgres_refuses_a_stale_holder(transaction: Any, name: str) -> None:
+    fence.install(transaction)
     fence.activate(transaction, name, 41)
     fence.activate(transaction, name, 42)
     fence.activate(transaction, name, 42)

@@ -109,20 +109,25 @@ def _of_sqlalchemy(target: Any) -> bool:
     return any(base.__module__.startswith("sqlalchemy") for base in type(target).__mro__)
 
 
-def _statement(sql: str, values: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
+_NAMES = ("resource", "token")
+
+
+def _statement(sql: str) -> Any:
     """A statement as SQLAlchemy takes it."""
     import sqlalchemy
 
-    if not values:
-        # The text has colons of its own.
-        return sqlalchemy.text(sql.replace(":", "\\:")), {}
-    named = sql.replace("%s", ":resource", 1).replace("%s", ":token", 1)
-    return sqlalchemy.text(named), dict(zip(("resource", "token"), values))
+    return sqlalchemy.text(sql % tuple(f":{name}" for name in _NAMES))
 
 
 def _execute(target: Any, sql: str, values: tuple[Any, ...]) -> None:
     if _of_sqlalchemy(target):
-        target.execute(*_statement(sql, values))
+        if values:
+            target.execute(_statement(sql), dict(zip(_NAMES, values)))
+            return
+        # Several statements at once are for the driver itself.
+        connection = target if hasattr(target, "exec_driver_sql") else target.connection()
+        connection.exec_driver_sql("SELECT 1")  # begins the transaction that the caller commits
+        _execute(connection.connection.driver_connection, sql, ())
     elif hasattr(target, "execute"):
         target.execute(sql, values or None)
     elif hasattr(target, "cursor"):
@@ -134,13 +139,12 @@ def _execute(target: Any, sql: str, values: tuple[Any, ...]) -> None:
 
 async def _execute_async(target: Any, sql: str, values: tuple[Any, ...]) -> None:
     if _of_sqlalchemy(target):
-        connection = await target.connection() if hasattr(target, "connection") and not values else target
-        if not values:
-            # Several statements at once are for the driver itself.
-            raw = await connection.get_raw_connection()
-            await raw.driver_connection.execute(sql)
+        if values:
+            await target.execute(_statement(sql), dict(zip(_NAMES, values)))
             return
-        await connection.execute(*_statement(sql, values))
+        # Several statements at once are for the driver itself.
+        connection = target if hasattr(target, "get_raw_connection") else await target.connection()
+        await (await connection.get_raw_connection()).driver_connection.execute(sql)
     elif hasattr(target, "fetchval"):
         await target.execute(sql.replace("%s", "$1", 1).replace("%s", "$2", 1), *values)
     elif hasattr(target, "execute"):
