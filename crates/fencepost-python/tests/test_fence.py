@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 import psycopg
 import pytest
 import pytest_asyncio

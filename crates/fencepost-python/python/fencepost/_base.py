@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import string
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from . import _fencepost as native
@@ -14,6 +14,7 @@ from ._errors import Invalid, LockLost, Unsupported
 from ._options import Options
 from ._values import Capabilities, Loss, State, stats
 
+G = TypeVar("G", bound="BaseGuard")
 L = TypeVar("L", bound="BaseLocks")
 
 
@@ -162,6 +163,56 @@ class BaseGuard:
                     source=self,
                     stacklevel=2,
                 )
+
+
+class BaseLockSet(Generic[L]):
+    """Several names that are acquired together."""
+
+    def __init__(self, locks: L, names: Iterable[str], chosen: Options, ignore_loss: bool) -> None:
+        if isinstance(names, str):
+            raise Invalid(f"all() takes several names, as in all(['a', 'b']), not {names!r}")
+        self._locks = locks
+        self._names = [str(name) for name in names]
+        self._options = chosen
+        self._ignore_loss = ignore_loss
+
+
+class BaseGuardSet(Generic[G]):
+    """Several held locks."""
+
+    def __init__(self, guards: list[G]) -> None:
+        self._guards = guards
+
+    def __iter__(self) -> Iterator[G]:
+        return iter(self._guards)
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The fencing token of each name."""
+        return {guard.name: guard.token for guard in self._guards}
+
+    @property
+    def state(self) -> State:
+        """The worst state of all: one lost lock makes the set lost."""
+        order = {"held": 0, "at_risk": 1, "released": 2, "lost": 3}
+
+        def badness(state: State) -> tuple[int, float]:
+            return (order[state.kind], -(float("inf") if state.left is None else state.left))
+
+        return max((guard.state for guard in self._guards), key=badness)
+
+    @property
+    def valid_for(self) -> float | None:
+        """Time until the first of the leases would end without renewal; `None` if none has an end."""
+        return min((left for guard in self._guards if (left := guard.valid_for) is not None), default=None)
+
+    def check(self) -> None:
+        """Raises `LockLost` for the first that is not held."""
+        for guard in self._guards:
+            guard.check()
 
 
 def chain(error: BaseException, lost: LockLost) -> None:

@@ -6,16 +6,16 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _fencepost as native
 from . import _losses
-from ._base import BaseGuard, BaseLock, BaseLocks, Template, cause, chain
+from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Template, cause, chain
 from ._errors import Error, Invalid, LockLost, Uncertain
 from ._options import Duration, Options, Retry, optional_seconds, options, seconds
-from ._values import Holder, Loss, Revoked, State
+from ._values import Holder, Loss, Revoked
 
 logger = logging.getLogger("fencepost")
 
@@ -254,16 +254,11 @@ def leave(error: BaseException | None, lost: LockLost, ignore: bool) -> None:
         chain(error, lost)
 
 
-class LockSet:
+class LockSet(BaseLockSet[Locks]):
     """Several names that are acquired together. Made by `Locks.all`."""
 
     def __init__(self, locks: Locks, names: Iterable[str], chosen: Options, ignore_loss: bool) -> None:
-        if isinstance(names, str):
-            raise Invalid(f"all() takes several names, as in all(['a', 'b']), not {names!r}")
-        self._locks = locks
-        self._names = [str(name) for name in names]
-        self._options = chosen
-        self._ignore_loss = ignore_loss
+        super().__init__(locks, names, chosen, ignore_loss)
         self._entered = Entered()
 
     def _on(self, connected: native.Locks) -> native.LockSet:
@@ -290,37 +285,8 @@ class LockSet:
         self._entered.pop().__exit__(kind, error, trace)
 
 
-class GuardSet:
+class GuardSet(BaseGuardSet[Guard]):
     """Several held locks."""
-
-    def __init__(self, guards: list[Guard]) -> None:
-        self._guards = guards
-
-    def __iter__(self) -> Iterator[Guard]:
-        return iter(self._guards)
-
-    def __len__(self) -> int:
-        return len(self._guards)
-
-    @property
-    def tokens(self) -> dict[str, int]:
-        """The fencing token of each name."""
-        return {guard.name: guard.token for guard in self._guards}
-
-    @property
-    def state(self) -> State:
-        """The worst state of all: one lost lock makes the set lost."""
-        return worst(guard.state for guard in self._guards)
-
-    @property
-    def valid_for(self) -> float | None:
-        """Time until the first of the leases would end without renewal; `None` if none has an end."""
-        return min((left for guard in self._guards if (left := guard.valid_for) is not None), default=None)
-
-    def check(self) -> None:
-        """Raises `LockLost` for the first that is not held."""
-        for guard in self._guards:
-            guard.check()
 
     def release(self) -> None:
         """Gives all of them back, the last one first. Raises the first error; the others are released all the same."""
@@ -353,12 +319,3 @@ class GuardSet:
         if first is not None and first is not error:
             raise first
 
-
-def worst(states: Iterable[State]) -> State:
-    """The state of several locks as one."""
-    order = {"held": 0, "at_risk": 1, "released": 2, "lost": 3}
-
-    def badness(state: State) -> tuple[int, float]:
-        return (order[state.kind], -(float("inf") if state.left is None else state.left))
-
-    return max(states, key=badness)

@@ -13,18 +13,18 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _fencepost as native
-from ._base import BaseGuard, BaseLock, BaseLocks, Template, cause
+from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Template, cause
 from ._errors import Error, Invalid, LockLost, Uncertain
-from ._locks import leave, worst
+from ._locks import leave
 from ._loop import make
 from ._losses import call as call_back
 from ._options import Duration, Options, Retry, optional_seconds, options, seconds
-from ._values import Holder, Loss, Revoked, State
+from ._values import Holder, Loss, Revoked
 
 __all__ = ["Guard", "GuardSet", "Lock", "LockSet", "Locks", "connect", "init"]
 
@@ -290,16 +290,11 @@ class Guard(BaseGuard):
 _watching: set[asyncio.Task[None]] = set()
 
 
-class LockSet:
+class LockSet(BaseLockSet[Locks]):
     """Several names that are acquired together. Made by `Locks.all`."""
 
     def __init__(self, locks: Locks, names: Iterable[str], chosen: Options, ignore_loss: bool) -> None:
-        if isinstance(names, str):
-            raise Invalid(f"all() takes several names, as in all(['a', 'b']), not {names!r}")
-        self._locks = locks
-        self._names = [str(name) for name in names]
-        self._options = chosen
-        self._ignore_loss = ignore_loss
+        super().__init__(locks, names, chosen, ignore_loss)
         self._entered = Entered()
 
     async def _on(self) -> native.LockSet:
@@ -326,37 +321,8 @@ class LockSet:
         await self._entered.pop().__aexit__(kind, error, trace)
 
 
-class GuardSet:
+class GuardSet(BaseGuardSet[Guard]):
     """Several held locks."""
-
-    def __init__(self, guards: list[Guard]) -> None:
-        self._guards = guards
-
-    def __iter__(self) -> Iterator[Guard]:
-        return iter(self._guards)
-
-    def __len__(self) -> int:
-        return len(self._guards)
-
-    @property
-    def tokens(self) -> dict[str, int]:
-        """The fencing token of each name."""
-        return {guard.name: guard.token for guard in self._guards}
-
-    @property
-    def state(self) -> State:
-        """The worst state of all: one lost lock makes the set lost."""
-        return worst(guard.state for guard in self._guards)
-
-    @property
-    def valid_for(self) -> float | None:
-        """Time until the first of the leases would end without renewal; `None` if none has an end."""
-        return min((left for guard in self._guards if (left := guard.valid_for) is not None), default=None)
-
-    def check(self) -> None:
-        """Raises `LockLost` for the first that is not held."""
-        for guard in self._guards:
-            guard.check()
 
     async def release(self) -> None:
         """Gives all of them back, the last one first. Raises the first error; the others are released all the same."""
