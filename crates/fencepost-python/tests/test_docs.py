@@ -59,8 +59,9 @@ def test_a_snippet_runs(number: int, page: Any) -> None:
 
 
 def recipe(name: str) -> str:
-    [found] = [block for block in BLOCKS if block.startswith(f"# {name}")]
-    return found
+    found: list[str] = [block for block in BLOCKS if block.startswith(f"# {name}")]
+    assert len(found) == 1
+    return found[0]
 
 
 def test_every_recipe_is_tested() -> None:
