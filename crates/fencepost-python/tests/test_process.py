@@ -272,6 +272,27 @@ def test_multiprocessing(start: str, redis_url: str, locks: fencepost.Locks, nam
     _inherited = None
 
 
+def _leave_one_held(name: str) -> None:
+    global _kept
+    assert _inherited is not None
+    _kept = _inherited.lock(name, ttl=600).acquire()
+
+
+_kept: fencepost.Guard | None = None
+
+
+@FORKED
+def test_a_multiprocessing_worker_releases_what_it_still_holds(locks: fencepost.Locks, name: str) -> None:
+    global _inherited
+    _inherited = locks
+    context: Any = multiprocessing.get_context("fork")
+    worker = context.Process(target=_leave_one_held, args=(name,))
+    worker.start()
+    worker.join(LIMIT)
+    _inherited = None
+    assert worker.exitcode == 0 and locks.show(name) is None
+
+
 @FORKED
 def test_a_prefork_server(redis_url: str, locks: fencepost.Locks, name: str) -> None:
     """As gunicorn does it with an application that is loaded before the fork: the master has connected and holds a lock,

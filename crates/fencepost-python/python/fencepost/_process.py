@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import weakref
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,10 @@ def _in_child() -> None:
     guards = weakref.WeakSet()
     stores = weakref.WeakSet()
     native.after_fork()
+    # A child of multiprocessing ends without atexit, but with finalizers, which it clears after this.
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.register_after_fork(native, lambda _: util.Finalize(None, _at_exit, exitpriority=0))
 
 
 def _at_exit() -> None:

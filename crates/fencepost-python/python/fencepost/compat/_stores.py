@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from .._errors import Unsupported
-from .._locks import Locks, connect
+from .._errors import LockTimeout, Unavailable, Unsupported
+from .._locks import Guard, Locks, connect
 
 _connected: dict[str, Locks] = {}
 _mutex = threading.Lock()
@@ -21,6 +22,25 @@ def locks(url: str) -> Locks:
         if found is None or found._closed:
             found = _connected[url] = connect(url)
         return found
+
+
+def acquire(locks: Locks, name: str, ttl: float | None, wait: float | None, renew: bool) -> Guard | None:
+    """Acquires a lock; `None` if somebody else has it until the wait is over. The first try takes the time it takes, as it
+    does in the other packages: `wait` is for those that come after it."""
+    begun = time.monotonic()
+    try:
+        if wait is None:
+            return locks.lock(name, ttl=ttl, renew=renew).acquire()
+        guard = locks.lock(name, ttl=ttl, renew=renew).try_acquire()
+        if guard is not None or wait <= 0:
+            return guard
+        return locks.lock(name, ttl=ttl, wait=wait, renew=renew).acquire()
+    except LockTimeout:
+        return None
+    except Unavailable:
+        if wait is not None and 0 < wait <= time.monotonic() - begun:
+            return None
+        raise
 
 
 def client_url(client: Any) -> str:

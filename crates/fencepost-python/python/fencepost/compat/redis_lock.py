@@ -87,14 +87,11 @@ class Lock:
             limit: float | None = 0
         else:
             limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
-        lasting = self.timeout is None
         with _translated(self.name):
-            try:
-                guard = self._locks.lock(self.name, ttl=self.timeout, wait=limit, renew=lasting).acquire()
-            except (_errors.Busy, _errors.LockTimeout):
-                return False
-            self._take(guard)
-        return True
+            guard = _stores.acquire(self._locks, self.name, self.timeout, limit, renew=self.timeout is None)
+            if guard is not None:
+                self._take(guard)
+        return guard is not None
 
     def _take(self, guard: Guard) -> None:
         if self.timeout is None:

@@ -8,6 +8,8 @@ The same keys, so both exclude each other. What is different:
 - New servers have to be declared once by `fencepost init` (or vote after their quarantine): that is what keeps a server that
   was restarted without its data from granting a lock that is held.
 - Waiters are woken: `retry_count` times `retry_delay` is the longest that `lock` waits.
+- A ttl is at most 60 s, since it sets how long a restarted server does not vote; `max_ttl=1h` in the URLs of all servers and all
+  processes changes that.
 - One server out of reach is no error while a majority answers.
 - `Lock.token` is the fencing token, to pass with every write.
 """
@@ -80,10 +82,12 @@ class Redlock:
             raise ValueError(f"ttl {ttl} is not an integer")
         wait = self.retry_count * self.retry_delay
         try:
-            guard = self._locks.lock(resource, ttl=ttl / 1000, wait=wait, renew=False).acquire()
+            guard = _stores.acquire(self._locks, resource, ttl / 1000, wait, renew=False)
+            if guard is None:
+                return False
             validity = guard.valid_for or 0.0
             return Lock(int(validity * 1000), resource, guard.detach().encode())
-        except (_errors.Busy, _errors.LockTimeout, _errors.LockLost):
+        except _errors.LockLost:
             return False
         except (_errors.Unavailable, _errors.Uncertain) as error:
             raise MultipleRedlockException([error]) from error
