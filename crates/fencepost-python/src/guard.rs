@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::call::Call;
+use crate::drive::{Listening, Way};
 use crate::errors::{cause, raise};
 use crate::options::seconds;
 use crate::values::{Kind, state};
@@ -31,6 +32,8 @@ pub(crate) struct Guard {
     owner: String,
     watch: Watch,
     held: Arc<Held>,
+    way: Way,
+    _listening: Option<Listening>,
 }
 
 /// The hold, shared with a call that uses it. Empty once the lock was given back.
@@ -81,8 +84,10 @@ fn release_in_background(guard: fencepost::Guard) {
 }
 
 impl Guard {
-    pub(crate) fn new(guard: fencepost::Guard) -> Self {
+    pub(crate) fn new(guard: fencepost::Guard, way: Way) -> Self {
         Self {
+            way,
+            _listening: (way == Way::Direct).then(Listening::begin),
             name: guard.name().to_string(),
             token: guard.token().get(),
             owner: guard.owner().to_string(),
@@ -130,7 +135,7 @@ impl Guard {
             };
             end(taken.ok_or(gone)?).await
         };
-        Call::new(job, convert)
+        Call::by(self.way, job, convert)
     }
 
     fn inherited(&self) -> Result<(), Error> {
@@ -268,11 +273,14 @@ pub(crate) fn after_fork() {
     RELEASING.store(0, SeqCst);
 }
 
-/// The losses of guards that somebody wants to be told of, in the order in which they happen.
+/// The number of a guard, and why its lock was lost; no cause if it was let go instead.
+type Told = (u64, Option<&'static str>);
+
+/// The losses of guards that somebody wants to be told of, in the order in which they happen. Keeps no lock held.
 #[pyclass(frozen, module = "fencepost._fencepost")]
 pub(crate) struct Losses {
-    sender: mpsc::UnboundedSender<u64>,
-    receiver: Arc<Mutex<mpsc::UnboundedReceiver<u64>>>,
+    sender: mpsc::UnboundedSender<Told>,
+    receiver: Arc<Mutex<mpsc::UnboundedReceiver<Told>>>,
 }
 
 #[pymethods]
@@ -288,19 +296,16 @@ impl Losses {
         let runtime = runtime().map_err(|error| raise(py, &error))?;
         let (watch, sender) = (guard.watch.clone(), self.sender.clone());
         runtime.spawn(async move {
-            let lost = watch.lost().await.is_some();
-            let _ = sender.send(number << 1 | u64::from(lost));
+            let why = watch.lost().await;
+            let _ = sender.send((number, why.map(|why| cause(&why).0)));
         });
         Ok(())
     }
 
-    /// Waits for the next one: its number, and whether the lock was lost or let go.
+    /// Waits for the next one: its number, and why the lock was lost, if it was.
     fn next(&self) -> Call {
         let receiver = self.receiver.clone();
         let job = async move { Ok(receiver.lock().await.recv().await) };
-        Call::new(job, |py, next: Option<u64>| {
-            let next = next.map(|next| (next >> 1, next & 1 == 1));
-            Ok(next.into_pyobject(py)?.into_any().unbind())
-        })
+        Call::new(job, |py, next: Option<Told>| Ok(next.into_pyobject(py)?.into_any().unbind()))
     }
 }

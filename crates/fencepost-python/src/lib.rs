@@ -5,6 +5,7 @@
 
 mod bridge;
 mod call;
+mod drive;
 mod errors;
 mod guard;
 mod locks;

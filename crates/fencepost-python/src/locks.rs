@@ -4,6 +4,7 @@ use fencepost::Handle;
 use pyo3::prelude::*;
 
 use crate::call::Call;
+use crate::drive::Way;
 use crate::errors::raise;
 use crate::guard::Guard;
 use crate::options::{Options, put_on, seconds};
@@ -13,12 +14,12 @@ fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }
 
-fn some_guard(py: Python<'_>, guard: fencepost::Guard) -> PyResult<Py<PyAny>> {
-    Ok(Guard::new(guard).into_pyobject(py)?.into_any().unbind())
+fn some_guard(py: Python<'_>, guard: fencepost::Guard, way: Way) -> PyResult<Py<PyAny>> {
+    Ok(Guard::new(guard, way).into_pyobject(py)?.into_any().unbind())
 }
 
-fn guards(py: Python<'_>, set: fencepost::GuardSet) -> PyResult<Py<PyAny>> {
-    let guards: Vec<_> = set.into_guards().into_iter().map(Guard::new).collect();
+fn guards(py: Python<'_>, set: fencepost::GuardSet, way: Way) -> PyResult<Py<PyAny>> {
+    let guards: Vec<_> = set.into_guards().into_iter().map(|guard| Guard::new(guard, way)).collect();
     Ok(guards.into_pyobject(py)?.into_any().unbind())
 }
 
@@ -30,7 +31,7 @@ fn handle(py: Python<'_>, text: &str) -> PyResult<Handle> {
 #[pyfunction]
 pub(crate) fn connect(url: String) -> Call {
     let job = async move { fencepost::Locks::connect(&url).await };
-    Call::new(job, |py, locks| Ok(Locks(locks).into_pyobject(py)?.into_any().unbind()))
+    Call::new(job, |py, locks| Ok(Locks::new(locks).into_pyobject(py)?.into_any().unbind()))
 }
 
 /// Declares a new deployment; what was done, line by line.
@@ -42,26 +43,34 @@ pub(crate) fn init(url: String, reconfigure: bool) -> Call {
 
 /// The locks of one store.
 #[pyclass(frozen, module = "fencepost._fencepost")]
-pub(crate) struct Locks(pub(crate) fencepost::Locks);
+pub(crate) struct Locks(fencepost::Locks, Way);
+
+impl Locks {
+    pub(crate) fn new(locks: fencepost::Locks) -> Self {
+        // One Redis: its connections belong to the runtime of the call, and what a call leaves behind goes by the keeper.
+        let way = if locks.capabilities().store.starts_with("redis") { Way::Direct } else { Way::Keeper };
+        Self(locks, way)
+    }
+}
 
 #[pymethods]
 impl Locks {
     fn lock(&self, name: String, options: Options) -> PyResult<Lock> {
-        Ok(Lock(put_on!(self.0.lock(name), options)))
+        Ok(Lock(put_on!(self.0.lock(name), options), self.1))
     }
 
     fn all(&self, names: Vec<String>, options: Options) -> PyResult<LockSet> {
-        Ok(LockSet(put_on!(self.0.all(names), options)))
+        Ok(LockSet(put_on!(self.0.all(names), options), self.1))
     }
 
     fn extend(&self, py: Python<'_>, text: &str, ttl: f64) -> PyResult<Call> {
         let (locks, handle, ttl) = (self.0.clone(), handle(py, text)?, seconds("ttl", ttl)?);
-        Ok(Call::new(async move { locks.extend(&handle, ttl).await }, nothing))
+        Ok(Call::by(self.1, async move { locks.extend(&handle, ttl).await }, nothing))
     }
 
     fn release(&self, py: Python<'_>, text: &str) -> PyResult<Call> {
         let (locks, handle) = (self.0.clone(), handle(py, text)?);
-        Ok(Call::new(async move { locks.release(&handle).await }, nothing))
+        Ok(Call::by(self.1, async move { locks.release(&handle).await }, nothing))
     }
 
     fn list(&self, prefix: String) -> Call {
@@ -121,43 +130,44 @@ impl Locks {
 
 /// A name and options.
 #[pyclass(frozen, module = "fencepost._fencepost")]
-pub(crate) struct Lock(fencepost::Lock);
+pub(crate) struct Lock(fencepost::Lock, Way);
 
 #[pymethods]
 impl Lock {
     fn acquire(&self) -> Call {
-        let lock = self.0.clone();
-        Call::new(async move { lock.acquire().await }, some_guard)
+        let (lock, way) = (self.0.clone(), self.1);
+        Call::by(way, async move { lock.acquire().await }, move |py, guard| some_guard(py, guard, way))
     }
 
     fn try_acquire(&self) -> Call {
-        let lock = self.0.clone();
-        Call::new(async move { lock.try_acquire().await }, |py, guard| {
-            guard.map_or_else(|| Ok(py.None()), |guard| some_guard(py, guard))
+        let (lock, way) = (self.0.clone(), self.1);
+        Call::by(way, async move { lock.try_acquire().await }, move |py, guard| {
+            guard.map_or_else(|| Ok(py.None()), |guard| some_guard(py, guard, way))
         })
     }
 
     fn attach(&self, py: Python<'_>, text: &str) -> PyResult<Call> {
-        let (lock, handle) = (self.0.clone(), handle(py, text)?);
-        Ok(Call::new(async move { lock.attach(&handle).await }, some_guard))
+        let (lock, handle, way) = (self.0.clone(), handle(py, text)?, self.1);
+        let job = async move { lock.attach(&handle).await };
+        Ok(Call::by(way, job, move |py, guard| some_guard(py, guard, way)))
     }
 }
 
 /// Several names and options.
 #[pyclass(frozen, module = "fencepost._fencepost")]
-pub(crate) struct LockSet(fencepost::LockSet);
+pub(crate) struct LockSet(fencepost::LockSet, Way);
 
 #[pymethods]
 impl LockSet {
     fn acquire(&self) -> Call {
-        let set = self.0.clone();
-        Call::new(async move { set.acquire().await }, guards)
+        let (set, way) = (self.0.clone(), self.1);
+        Call::by(way, async move { set.acquire().await }, move |py, set| guards(py, set, way))
     }
 
     fn try_acquire(&self) -> Call {
-        let set = self.0.clone();
-        Call::new(async move { set.try_acquire().await }, |py, set| {
-            set.map_or_else(|| Ok(py.None()), |set| guards(py, set))
+        let (set, way) = (self.0.clone(), self.1);
+        Call::by(way, async move { set.try_acquire().await }, move |py, set| {
+            set.map_or_else(|| Ok(py.None()), |set| guards(py, set, way))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The memory store with faults on demand, and the clock that tests move.
 
-use fencepost::memory::{self, Call as Kind, ManualClock};
 use fencepost::Loss;
+use fencepost::memory::{self, Call as Kind, ManualClock};
 use pyo3::prelude::*;
 
 use crate::call::Call;
@@ -48,7 +48,7 @@ impl Store {
     }
 
     fn locks(&self, py: Python<'_>) -> PyResult<Locks> {
-        self.0.locks().map(Locks).map_err(|error| raise(py, &error))
+        self.0.locks().map(Locks::new).map_err(|error| raise(py, &error))
     }
 
     fn expire(&self, name: &str) -> bool {

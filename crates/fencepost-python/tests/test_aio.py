@@ -118,6 +118,20 @@ async def test_on_lost_is_told_in_the_loop(alocks: fencepost.aio.Locks, name: st
         await guard.release()
 
 
+async def test_a_guard_that_is_let_go_is_released_with_a_warning(alocks: fencepost.aio.Locks, name: str) -> None:
+    with pytest.warns(ResourceWarning, match="without release"):
+        guard = await alocks.lock(name).acquire()
+        guard.on_lost(print)
+        await asyncio.sleep(0)
+        del guard
+        gc.collect()
+
+    async def free() -> bool:
+        return await alocks.show(name) is None
+
+    await until(free)
+
+
 async def test_several_locks_and_handles(alocks: fencepost.aio.Locks, name: str) -> None:
     names = [f"{name}:{part}" for part in "ba"]
     async with alocks.all(names, wait=5) as guards:

@@ -150,6 +150,7 @@ def test_a_guard_is_released_once(locks: fencepost.Locks, name: str) -> None:
 def test_a_guard_that_is_let_go_is_released_with_a_warning(locks: fencepost.Locks, name: str) -> None:
     with pytest.warns(ResourceWarning, match="without release"):
         guard = locks.lock(name).acquire()
+        guard.on_lost(print)
         del guard
         gc.collect()
     eventually("the lock is free", lambda: locks.show(name) is None)

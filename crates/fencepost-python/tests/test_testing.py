@@ -112,5 +112,6 @@ def test_the_command_passes_exit_codes_and_signals(redis_url: str, locks: fencep
     # It has become the program: the pid that Python had holds the lock.
     assert shown.pid == process.pid
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=LIMIT)
+    process.wait(LIMIT)
+    process.communicate()
     assert process.returncode == 128 + signal.SIGTERM and locks.show(name) is None

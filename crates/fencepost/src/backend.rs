@@ -277,6 +277,9 @@ pub fn generation() -> u32 {
     crate::fork::generation()
 }
 
+#[cfg(feature = "unstable-backend")]
+pub use crate::fork::PerProcess;
+
 /// Locks a mutex; a panic elsewhere while it was held cannot have left half a change behind.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

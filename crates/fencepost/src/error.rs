@@ -186,7 +186,9 @@ impl fmt::Display for Loss {
             Self::Unreachable => f.write_str("the store did not answer renewals until the lease ended"),
             Self::Paused => f.write_str("this process stood still for longer than the lease"),
             Self::MaxHold => f.write_str("it was held for its max_hold"),
-            Self::Forked => f.write_str("the process that this one was forked from holds it; acquire it anew"),
+            Self::Forked => {
+                f.write_str("the process that this one was forked from holds it; acquire it anew")
+            }
         }
     }
 }

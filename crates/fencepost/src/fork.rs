@@ -37,21 +37,33 @@ pub(crate) fn watch() -> Result<()> {
 
 /// The refusal of a child that uses what it has inherited.
 pub(crate) fn refusal() -> Error {
-    Error::unsupported("using the locks of the process that this one was forked from", "connect anew in the child")
+    Error::unsupported(
+        "using the locks of the process that this one was forked from",
+        "connect anew in the child",
+    )
 }
 
 /// A value of this process. A forked child finds a fresh one; the parent's, which may have been in use by another
 /// thread at the fork, is left alone.
-pub(crate) struct PerProcess<T> {
+#[derive(Debug)]
+pub struct PerProcess<T> {
     current: AtomicPtr<(u32, T)>,
 }
 
+impl<T: Default + Sync> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Default + Sync> PerProcess<T> {
-    pub(crate) const fn new() -> Self {
+    /// Nothing yet: it is made when it is first asked for.
+    pub const fn new() -> Self {
         Self { current: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    pub(crate) fn get(&'static self) -> &'static T {
+    /// The value of this process.
+    pub fn get(&'static self) -> &'static T {
         let now = generation();
         loop {
             let seen = self.current.load(SeqCst);

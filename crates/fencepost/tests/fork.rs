@@ -33,7 +33,9 @@ fn parent() {
         #[allow(unsafe_code)]
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| use_what_is_inherited(&url, locks, guard)));
+            let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                use_what_is_inherited(&url, locks, guard)
+            }));
             // SAFETY: ends the process without running anything else.
             #[allow(unsafe_code)]
             unsafe {
@@ -58,7 +60,10 @@ fn use_what_is_inherited(url: &str, locks: blocking::Locks, guard: blocking::Gua
     assert!(matches!(guard.extend(), Err(Error::Lost { why: Loss::Forked, .. })));
     assert!(matches!(guard.release(), Err(Error::Lost { why: Loss::Forked, .. })));
     let refused = locks.lock("own").try_acquire().unwrap_err();
-    assert!(matches!(refused, Error::Unsupported { .. }) && refused.to_string().contains("connect anew"), "{refused}");
+    assert!(
+        matches!(refused, Error::Unsupported { .. }) && refused.to_string().contains("connect anew"),
+        "{refused}"
+    );
     assert!(matches!(locks.list(""), Err(Error::Unsupported { .. })));
     drop(locks);
     let own = blocking::Locks::connect(url).unwrap();

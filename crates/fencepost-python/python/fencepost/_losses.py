@@ -23,7 +23,7 @@ class Watcher:
     def __init__(self) -> None:
         self.generation = _process.generation
         self._losses = native.Losses()
-        self._callbacks: dict[int, tuple[native.Guard, Callable[[Loss], object]]] = {}
+        self._callbacks: dict[int, Callable[[Loss], object]] = {}
         self._next = 0
         self._mutex = threading.Lock()
         threading.Thread(target=self._run, name="fencepost-losses", daemon=True).start()
@@ -32,15 +32,16 @@ class Watcher:
         with self._mutex:
             self._next += 1
             number = self._next
-        self._callbacks[number] = (guard, callback)
+        # Not the guard itself, which would be held for as long as it is watched.
+        self._callbacks[number] = callback
         self._losses.watch(guard, number)
 
     def _run(self) -> None:
         while (told := self._losses.next().wait()) is not None:
-            number, lost = told
-            guard, callback = self._callbacks.pop(number)
-            if lost:
-                call(callback, Loss(guard.state()[2]))
+            number, why = told
+            callback = self._callbacks.pop(number)
+            if why is not None:
+                call(callback, Loss(why))
 
 
 def call(callback: Callable[[Loss], object], why: Loss) -> None:

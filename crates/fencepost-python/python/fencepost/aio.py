@@ -224,8 +224,11 @@ class Guard(BaseGuard):
     def on_lost(self, callback: Callable[[Loss], object]) -> None:
         """Calls `callback` with the cause once if the lock is lost, in this event loop."""
 
+        # Not the guard itself, which would be held for as long as it is watched.
+        lost = self._native.lost()
+
         async def watch() -> None:
-            why = await self.wait_lost()
+            why = cause(await make(lost))
             if why is not None:
                 call_back(callback, why)
 

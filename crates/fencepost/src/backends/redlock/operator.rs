@@ -180,8 +180,7 @@ fn ask(
 
 /// What each node has of some locks.
 async fn look(store: &Store, links: &[Result<Arc<Link>, Verdict>], names: &[Name]) -> Result<Look> {
-    let keys: Vec<_> =
-        names.iter().map(|name| Keys::new(&store.fleet.config.start, name.as_str())).collect();
+    let keys: Vec<_> = names.iter().map(|name| Keys::new(&store.fleet.config.start, name.as_str())).collect();
     let node_key = store.fleet.config.node_key.as_str();
     let mut commands: Vec<[&str; 2]> = Vec::with_capacity(1 + names.len() * 3);
     commands.push(["GET", node_key]);
