@@ -55,7 +55,9 @@ impl Locks {
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
     ///
-    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip).
+    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip). On Redis and
+    /// Redlock, `keys=plain` makes the bare name the key of a lock, instead of `lock:NAME`: for names that clients of
+    /// other make have chosen. `list` then shows every key that starts with the `prefix`, so give one.
     ///
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense, [`Unavailable`](crate::Error::Unavailable)
