@@ -13,6 +13,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,13 @@ def handover(redis_url: str, fleet: str) -> None:
     rows, best = [], None
     for peer in [*SINGLE[1:], *FLEET]:
         pair = [Worker(peer, redis_url, fleet) for _ in range(2)]
-        for worker in pair:
-            worker.tell(f"wake wake:{peer.replace(' ', '-')} {10 * SECONDS}")
-        events = sorted((at, what, who) for who, worker in enumerate(pair) for what, at in worker.answer()["events"])
+        with tempfile.NamedTemporaryFile() as turns:
+            turns.write(bytes(8))
+            turns.flush()
+            for worker in pair:
+                worker.tell(f"wake {turns.name} {10 * SECONDS}")
+            told = [worker.answer()["events"] for worker in pair]
+        events = sorted((at, what, who) for who, events in enumerate(told) for what, at in events)
         for worker in pair:
             worker.close()
         gaps = [
@@ -153,7 +158,7 @@ def hold(redis_url: str, fleet: str) -> None:
         cells = [found["held"], found["held"] - found["still"], found["rss_kb"] // 1024, found["threads"]]
         figures = [f"{found['cpu_pct']:.0f}", f"{found['acquire_s']:.1f}", found["error"] or ""]
         rows.append([peer, *map(str, cells), *figures])
-        fencepost_client(redis_url)
+        empty(redis_url)
     table(
         "10,000 locks held and renewed for 15 s, ttl 5 s",
         ["", "acquired", "lost", "RSS MB", "threads", "CPU %", "acquired in s", ""],
@@ -161,7 +166,7 @@ def hold(redis_url: str, fleet: str) -> None:
     )
 
 
-def fencepost_client(redis_url: str) -> None:
+def empty(redis_url: str) -> None:
     """Lets the next one begin with an empty server."""
     import redis
 

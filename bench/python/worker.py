@@ -1,12 +1,13 @@
 """One peer in a process of its own. Reads a command a line, answers with a line of JSON.
 
-cycle WORKERS SECONDS · wake NAME SECONDS · hold COUNT SECONDS · busy SECONDS
+cycle WORKERS SECONDS · wake PATH SECONDS · hold COUNT SECONDS · busy SECONDS
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import os
 import random
 import sys
@@ -26,6 +27,23 @@ def middle(values: list[float]) -> float:
 def process() -> dict[str, int]:
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     return {"rss_kb": int(status["VmRSS"].split()[0]), "threads": int(status["Threads"])}
+
+
+class Turns:
+    """A number that two processes share: how often the lock was had."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, "r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), 8)
+
+    def get(self) -> int:
+        return int.from_bytes(self._shared[:8], "little")
+
+    def next(self) -> int:
+        """Called by the holder alone."""
+        number = self.get() + 1
+        self._shared[:8] = number.to_bytes(8, "little")
+        return number
 
 
 class Blocking:
@@ -57,18 +75,20 @@ class Blocking:
         every = [one for mine in took for one in mine]
         return {"p50_us": middle(every) * 1e6, "per_s": len(every) / seconds}
 
-    def wake(self, name: str, seconds: float) -> dict[str, Any]:
-        """Takes turns with another process: when the lock was had, and when it was given back."""
+    def wake(self, path: str, seconds: float) -> dict[str, Any]:
+        """Takes turns with another process: when the lock was had, and when it was given back. Comes back as soon as the other
+        has it, so that somebody waits whenever it is given back."""
         acquire, release = self.pairs[0]
-        events, end = [], now() + seconds
+        turns, events, end = Turns(path), [], now() + seconds
         while now() < end:
-            held = acquire(name)
+            held = acquire(path)
+            mine = turns.next()
             events.append(("had", now()))
-            time.sleep(random.uniform(0.01, 0.03))
+            time.sleep(random.uniform(0.02, 0.12))
             events.append(("gave", now()))
             release(held)
-            # Longer than any of the peers sleeps between two looks.
-            time.sleep(0.25)
+            while turns.get() == mine and now() < end:
+                time.sleep(0.0005)
         return {"events": events}
 
     def hold(self, count: int, seconds: float) -> dict[str, Any]:
@@ -112,7 +132,7 @@ class Blocking:
         if self.peer == "fencepost":
             import fencepost
 
-            fencepost.connect(self.redis_url).lock(name, ttl=2).acquire().on_lost(print)
+            lock = fencepost.connect(self.redis_url).lock(name, ttl=2).acquire()
         else:
             import redis
             import redis_lock
@@ -170,19 +190,21 @@ class Asynchronous:
         self.loop.run_until_complete(all_of_them())
         return {"p50_us": middle(took) * 1e6, "per_s": len(took) / seconds}
 
-    def wake(self, name: str, seconds: float) -> dict[str, Any]:
-        async def turns() -> list[tuple[str, float]]:
-            events, end = [], now() + seconds
+    def wake(self, path: str, seconds: float) -> dict[str, Any]:
+        async def take_turns() -> list[tuple[str, float]]:
+            turns, events, end = Turns(path), [], now() + seconds
             while now() < end:
-                held = await self.acquire(name)
+                held = await self.acquire(path)
+                mine = turns.next()
                 events.append(("had", now()))
-                await asyncio.sleep(random.uniform(0.01, 0.03))
+                await asyncio.sleep(random.uniform(0.02, 0.12))
                 events.append(("gave", now()))
                 await self.release(held)
-                await asyncio.sleep(0.25)
+                while turns.get() == mine and now() < end:
+                    await asyncio.sleep(0.0005)
             return events
 
-        return {"events": self.loop.run_until_complete(turns())}
+        return {"events": self.loop.run_until_complete(take_turns())}
 
 
 def main() -> None:

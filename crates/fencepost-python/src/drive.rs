@@ -106,6 +106,11 @@ fn is_main_thread() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
 }
 
+/// Lets idle runtimes end the connections that were closed meanwhile.
+pub(crate) fn tidy() {
+    SPARES.get().turn_once();
+}
+
 /// The runtimes of this process that nobody uses now; the last one was used last.
 #[derive(Default)]
 struct Spares {
@@ -169,6 +174,22 @@ impl Spares {
         (place < idle.len()).then(|| idle.remove(place))
     }
 
+    fn turn_once(&self) {
+        // One at a time, and back to its place: callers take them from the other end.
+        let mut place = 0;
+        while let Some(runtime) = self.take_at(place) {
+            runtime.block_on(async {
+                for _ in 0..4 {
+                    tokio::task::yield_now().await;
+                }
+            });
+            let mut idle = self.idle();
+            let back = place.min(idle.len());
+            idle.insert(back, runtime);
+            place += 1;
+        }
+    }
+
     /// Lets idle runtimes read what has come for them, for as long as locks are held.
     fn turn(&self) {
         loop {
@@ -177,19 +198,7 @@ impl Spares {
                 continue;
             }
             std::thread::sleep(TURN);
-            // One at a time, and back to its place: callers take them from the other end.
-            let mut place = 0;
-            while let Some(runtime) = self.take_at(place) {
-                runtime.block_on(async {
-                    for _ in 0..4 {
-                        tokio::task::yield_now().await;
-                    }
-                });
-                let mut idle = self.idle();
-                let back = place.min(idle.len());
-                idle.insert(back, runtime);
-                place += 1;
-            }
+            self.turn_once();
         }
     }
 }

@@ -4,7 +4,7 @@ use fencepost::Handle;
 use pyo3::prelude::*;
 
 use crate::call::Call;
-use crate::drive::Way;
+use crate::drive::{Way, tidy};
 use crate::errors::raise;
 use crate::guard::Guard;
 use crate::options::{Options, put_on, seconds};
@@ -109,7 +109,10 @@ impl Locks {
             locks.close().await;
             Ok(())
         };
-        Call::new(job, nothing)
+        Call::new(job, |py, ()| {
+            py.detach(tidy);
+            Ok(py.None())
+        })
     }
 
     /// The store's name without password, and whether it has leases, detached locks and an order of waiters.

@@ -278,9 +278,19 @@ def test_what_a_store_says_of_itself(locks: fencepost.Locks, redis_url: str) -> 
         pickle.dumps(locks)
 
 
-def test_closed_locks_say_so(redis_url: str) -> None:
+def test_closed_locks_say_so_and_keep_no_connection(redis_url: str) -> None:
+    import os
+
+    def sockets() -> int:
+        links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+        return sum(os.readlink(link).startswith("socket:") for link in links if os.path.lexists(link))
+
+    before = sockets()
     locks = fencepost.connect(redis_url)
+    with locks.lock("a"):
+        assert sockets() > before
     locks.close()
+    eventually("the connections are closed", lambda: sockets() <= before)
     locks.close()
     with pytest.raises(Invalid, match="closed"):
         locks.lock("a").acquire()
