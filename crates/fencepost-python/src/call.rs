@@ -113,11 +113,11 @@ impl Shared {
     }
 
     fn give_up(&self) {
-        let step = std::mem::replace(&mut *self.step(), Step::Over);
+        // A thread that the fork has left behind may have had the mutex.
         if self.generation != generation() {
-            // What a forked child has inherited is never dropped: it shares its sockets with the parent.
-            std::mem::forget(step);
-        } else if let Step::Running(task) = step {
+            return;
+        }
+        if let Step::Running(task) = std::mem::replace(&mut *self.step(), Step::Over) {
             task.abort();
         }
     }
@@ -125,6 +125,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.generation != generation() {
+            // What a forked child has inherited is never dropped: it shares its sockets with the parent.
+            std::mem::forget(std::mem::replace(&mut self.step, Mutex::new(Step::Over)));
+            return;
+        }
         self.give_up();
     }
 }

@@ -53,18 +53,19 @@ pub(crate) fn drive(job: Job, way: Way) -> PyResult<Outcome> {
 }
 
 fn by_ourselves(job: Job, runtime: &Runtime) -> PyResult<Outcome> {
-    runtime.block_on(async move {
-        if !is_main_thread() {
-            return Ok(job.await);
+    // Also where the job is dropped half-way: what it leaves behind is spawned here.
+    let _inside = runtime.enter();
+    let mut job = job;
+    if !is_main_thread() {
+        return Ok(runtime.block_on(job));
+    }
+    loop {
+        match runtime.block_on(async { tokio::time::timeout(SIGNALS, &mut job).await }) {
+            Ok(outcome) => return Ok(outcome),
+            // Not inside the runtime: a handler may make calls of its own.
+            Err(_) => Python::attach(|py| py.check_signals())?,
         }
-        let mut job = pin!(job);
-        loop {
-            match tokio::time::timeout(SIGNALS, job.as_mut()).await {
-                Ok(outcome) => return Ok(outcome),
-                Err(_) => Python::attach(|py| py.check_signals())?,
-            }
-        }
-    })
+    }
 }
 
 struct Unpark(Thread);
@@ -86,15 +87,17 @@ fn by_the_keeper(job: Job) -> PyResult<Outcome> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut main = None;
+    // Counted across wake-ups: a call that is woken all the time looks for signals as well.
+    let mut looked = Instant::now();
     loop {
         if let Poll::Ready(outcome) = job.as_mut().poll(&mut context) {
             return Ok(outcome);
         }
         if *main.get_or_insert_with(is_main_thread) {
-            let parked = Instant::now();
-            std::thread::park_timeout(SIGNALS);
-            if parked.elapsed() >= SIGNALS {
+            std::thread::park_timeout(SIGNALS.saturating_sub(looked.elapsed()));
+            if looked.elapsed() >= SIGNALS {
                 Python::attach(|py| py.check_signals())?;
+                looked = Instant::now();
             }
         } else {
             std::thread::park();

@@ -108,3 +108,21 @@ def eventually(what: str, look: Callable[[], object]) -> None:
     while not look():
         assert time.monotonic() < end, f"not within {LIMIT} s: {what}"
         time.sleep(0.005)
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """What `work` says in a forked child."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = str(work())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said

@@ -108,6 +108,46 @@ async def test_a_task_is_cancelled_when_its_lock_is_lost(alocks: fencepost.aio.L
     assert await alocks.show(name) is None
 
 
+async def test_a_task_that_was_cancelled_before_still_ends_with_the_loss(alocks: fencepost.aio.Locks, name: str) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    try:
+        await asyncio.sleep(LIMIT)
+    except asyncio.CancelledError:
+        pass
+    with pytest.raises(LockLost):
+        async with alocks.lock(name, cancel_on_loss=True):
+            await alocks.force_release(name, "for a test")
+            await asyncio.sleep(LIMIT)
+    assert task.cancelling() == 1
+    task.uncancel()
+
+
+async def test_a_watched_guard_that_is_let_go_is_released(alocks: fencepost.aio.Locks, name: str) -> None:
+    with pytest.warns(ResourceWarning, match="without release"):
+        guard = await alocks.lock(name, cancel_on_loss=True).acquire()
+        await guard.__aenter__()
+        await asyncio.sleep(0)
+        del guard
+        gc.collect()
+
+    async def free() -> bool:
+        return await alocks.show(name) is None
+
+    await until(free)
+
+
+async def test_a_block_may_be_left_by_another_task(alocks: fencepost.aio.Locks, name: str) -> None:
+    lock = alocks.lock(name)
+    guard = await asyncio.create_task(lock.__aenter__())
+    assert guard.state.held
+    await asyncio.create_task(lock.__aexit__(None, None, None))
+    assert await alocks.show(name) is None
+    with pytest.raises(Invalid, match="not entered"):
+        await lock.__aexit__(None, None, None)
+
+
 async def test_on_lost_is_told_in_the_loop(alocks: fencepost.aio.Locks, name: str) -> None:
     told: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
     guard = await alocks.lock(name).acquire()

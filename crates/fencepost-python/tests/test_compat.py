@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -15,9 +17,12 @@ import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 
 import fencepost
-from conftest import LIMIT, eventually
+from conftest import LIMIT, eventually, in_child
 from fencepost.compat import redlock
 from fencepost.compat.redis_lock import Lock
+
+
+FORKED = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @pytest.fixture
@@ -172,10 +177,131 @@ def test_a_token_is_handed_on(client: redis.Redis, name: str) -> None:
     lock.acquire()
     other.local.token = lock.local.token
     assert other.owned()
+    assert other.extend(10)
+    assert 16_000 < pttl(client, name) <= 20_000
     other.release()
     assert not lock.locked()
     with pytest.raises(LockError, match="local.token"):
         lock.acquire(token="mine")
+
+
+def test_a_token_without_a_timeout_is_handed_on(redis_url: str, client: redis.Redis, name: str) -> None:
+    lock, other = Lock(client, name), Lock(client, name)
+    lock.acquire()
+    other.local.token = lock.local.token
+    other.release()
+    assert not lock.locked()
+    lock.acquire()
+    text = (
+        "import redis, sys; from fencepost.compat.redis_lock import Lock; "
+        "lock = Lock(redis.Redis.from_url(sys.argv[1]), sys.argv[2]); lock.local.token = sys.argv[3]; lock.release()"
+    )
+    subprocess.run([sys.executable, "-c", text, redis_url, name, lock.local.token.decode()], check=True, timeout=LIMIT)
+    assert not lock.locked()
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+
+
+def test_a_lock_without_a_timeout_outlives_what_has_acquired_it(client: redis.Redis, name: str) -> None:
+    """The object is gone, the thread has ended: it is held until the process ends, as it is with redis-py."""
+
+    def start(part: str) -> bool:
+        return Lock(client, name + part).acquire(blocking=False)
+
+    assert start("")
+    gc.collect()
+    assert not start("")
+    shared = Lock(client, name + ":thread")
+    thread = threading.Thread(target=shared.acquire)
+    thread.start()
+    thread.join(LIMIT)
+    del thread
+    gc.collect()
+    assert not start(":thread")
+    client.delete(name, name + ":thread")
+
+
+@FORKED
+@pytest.mark.parametrize("timeout", [None, 20])
+def test_a_forked_child_leaves_its_parents_lock_alone(client: redis.Redis, name: str, timeout: float | None) -> None:
+    with Lock(client, name, timeout=timeout) as lock:
+
+        def child() -> str:
+            said = []
+            for use in (lock.release, lambda: lock.extend(10)) if timeout else (lock.release,):
+                try:
+                    use()
+                except LockNotOwnedError as error:
+                    said.append(str(error))
+            assert len(said) == (2 if timeout else 1) and not lock.owned() and lock.locked()
+            # One that was handed on is the caller's own.
+            other = Lock(client, name, timeout=timeout)
+            other.local.token = lock.local.token
+            assert other.owned()
+            return "fine"
+
+        assert in_child(child) == "fine"
+        assert lock.owned()
+
+
+@FORKED
+def test_a_child_that_is_forked_while_a_thread_connects_does_not_hang(
+    redis_url: str, servers: Any, client: redis.Redis, name: str
+) -> None:
+    hung = servers.ask("redis")
+    servers.ask(f"pause {hung}")
+    elsewhere = redis.Redis.from_url(hung, socket_timeout=LIMIT)
+
+    def connect() -> None:
+        with pytest.raises(redis.exceptions.ConnectionError):
+            Lock(elsewhere, name).acquire()
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+
+    def inside() -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        while frame is not None and frame.f_code.co_name != "connect":
+            frame = frame.f_back
+        return frame is not None and "fencepost" in frame.f_code.co_filename
+
+    eventually("the thread connects", inside)
+
+    def child() -> str:
+        signal.alarm(30)
+        with Lock(client, name, timeout=10):
+            return "fine"
+
+    assert in_child(child) == "fine"
+    servers.ask(f"kill {hung}")
+    thread.join(LIMIT)
+    elsewhere.close()
+
+
+def test_a_server_that_hangs_is_not_busy(servers: Any, name: str) -> None:
+    url = servers.ask("redis")
+    with redis.Redis.from_url(url, socket_timeout=1) as client:
+        lock, dlm = Lock(client, name, timeout=10), redlock.Redlock([client], retry_count=1, retry_delay=0.01)
+        assert lock.acquire()
+        # Busy, and no time to ask again: busy it is.
+        assert not Lock(client, name, timeout=10).acquire(blocking_timeout=0.000_001)
+        lock.release()
+        servers.ask(f"pause {url}")
+        with pytest.raises(redis.exceptions.ConnectionError):
+            lock.acquire(blocking_timeout=0.2)
+        with pytest.raises(redlock.MultipleRedlockException):
+            dlm.lock(name, 10_000)
+        servers.ask(f"kill {url}")
+
+
+def test_what_is_kept_about_a_lock_is_no_lock(client: redis.Redis, redis_url: str, name: str) -> None:
+    with fencepost.connect(f"{redis_url}?keys=plain") as locks, locks.lock(name):
+        beside = [key.decode() for key in client.scan_iter(match=f"{{{name}}}*")]
+        assert beside and all(key.startswith(f"{{{name}}}:") for key in beside)
+        assert [holder.name for holder in locks.list() if name in holder.name] == [name]
+        for key in (*beside, f"{{{name}}}:queue", f"{{{name}}}:waiters"):
+            with pytest.raises(LockError):
+                Lock(client, key).acquire(blocking=False)
 
 
 def test_a_lock_with_a_timeout_outlives_its_process(redis_url: str, client: redis.Redis, name: str) -> None:

@@ -115,5 +115,12 @@ def test_the_django_recipe(page: Any, redis_url: str, postgres_url: str, locks: 
     with psycopg.connect(postgres_url) as connection:
         with pytest.raises(StaleToken):
             fence.activate(connection, "account:7", 1)
+    with django.db.connection.cursor() as cursor:
+        for target in (django.db.connection, cursor):
+            with pytest.raises(fencepost.Invalid, match="no transaction"):
+                fence.activate(target, "account:7", 2**53 - 1)
+            with django.db.transaction.atomic():
+                fence.activate(target, "account:7", 2**53 - 1)
+                django.db.transaction.set_rollback(True)
     names["locks"]().close()
     django.db.connections.close_all()

@@ -97,6 +97,56 @@ async def test_postgres_refuses_a_stale_holder_in_a_loop(async_transaction: Any,
     assert (stale.value.presented, stale.value.highest) == (41, 42)
 
 
+@pytest.mark.parametrize("kind", ["psycopg", "cursor", "sqlalchemy", "engine", "session"])
+def test_postgres_refuses_a_token_outside_a_transaction(database: str, name: str, kind: str) -> None:
+    if kind in ("psycopg", "cursor"):
+        with psycopg.connect(database, autocommit=True) as connection:
+            target = connection if kind == "psycopg" else connection.cursor()
+            with pytest.raises(fencepost.Invalid, match="no transaction"):
+                fence.activate(target, name, 42)
+            with connection.transaction():
+                fence.activate(target, name, 41)
+        return
+    engine = sqlalchemy.create_engine(
+        database.replace("postgres://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT"
+    )
+    if kind == "engine":
+        with pytest.raises(fencepost.Unsupported):
+            fence.activate(engine, name, 42)
+    else:
+        with engine.connect() if kind == "sqlalchemy" else sqlalchemy.orm.Session(engine) as target:
+            with pytest.raises(fencepost.Invalid, match="no transaction"):
+                fence.activate(target, name, 42)
+    with engine.connect().execution_options(isolation_level="READ COMMITTED") as begun:
+        fence.activate(begun, name, 41)
+    engine.dispose()
+
+
+async def test_postgres_refuses_a_token_outside_a_transaction_in_a_loop(database: str, name: str) -> None:
+    async with asyncpg.create_pool(database, min_size=1) as pool:
+        with pytest.raises(fencepost.Unsupported, match="pool"):
+            await fence.activate_async(pool, name, 42)
+        async with pool.acquire() as connection:
+            with pytest.raises(fencepost.Invalid, match="no transaction"):
+                await fence.activate_async(connection, name, 42)
+            async with connection.transaction():
+                await fence.activate_async(connection, name, 41)
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as other:
+        for target in (other, other.cursor()):
+            with pytest.raises(fencepost.Invalid, match="no transaction"):
+                await fence.activate_async(target, name, 42)
+            async with other.transaction():
+                await fence.activate_async(target, name, 41)
+    engine = sqlalchemy.ext.asyncio.create_async_engine(
+        database.replace("postgres://", "postgresql+asyncpg://"), isolation_level="AUTOCOMMIT"
+    )
+    async with engine.connect() as third, sqlalchemy.ext.asyncio.AsyncSession(engine) as session:
+        for target in (third, session):
+            with pytest.raises(fencepost.Invalid, match="no transaction"):
+                await fence.activate_async(target, name, 42)
+    await engine.dispose()
+
+
 def test_the_triggers_refusal_is_translated(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO account VALUES (1, 0) ON CONFLICT DO NOTHING")

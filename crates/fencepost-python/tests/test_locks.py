@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime
 import gc
 import pickle
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -125,6 +128,72 @@ def test_on_lost_is_told_once_and_only_of_a_loss(locks: fencepost.Locks, name: s
         guard.release()
 
 
+def test_a_callback_that_ends_its_thread_ends_no_others(locks: fencepost.Locks, name: str) -> None:
+    told: list[Loss] = []
+    first, second = locks.lock(name + ":a").acquire(), locks.lock(name + ":b").acquire()
+    left = threading.Event()
+
+    def leave(why: Loss) -> None:
+        left.set()
+        sys.exit()
+
+    first.on_lost(leave)
+    second.on_lost(told.append)
+    locks.force_release(first.name, "for a test")
+    assert left.wait(LIMIT)
+    locks.force_release(second.name, "for a test")
+    eventually("the other is told", lambda: told == [Loss.FORCE_RELEASED])
+    for guard in (first, second):
+        with pytest.raises(LockLost):
+            guard.release()
+
+
+def test_a_block_may_be_left_by_another_thread(locks: fencepost.Locks, name: str) -> None:
+    """As FastAPI does with a dependency that yields: it is entered in one thread of a pool and left in another."""
+    lock = locks.lock(name)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        guard = one.submit(lock.__enter__).result(LIMIT)
+        assert guard.state.held
+        other.submit(lock.__exit__, None, None, None).result(LIMIT)
+        assert locks.show(name) is None
+        with pytest.raises(Invalid, match="not entered"):
+            lock.__exit__(None, None, None)
+
+
+def test_ctrl_c_on_the_way_into_a_block_leaves_nothing_behind(locks: fencepost.Locks, name: str) -> None:
+    for lock in (locks.lock(name), locks.all([name, name + ":b"])):
+        push = lock._entered.push
+
+        def interrupted(guard: Any) -> None:
+            push(guard)
+            raise KeyboardInterrupt
+
+        lock._entered.push = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            lock.__enter__()
+        eventually("it is given back", lambda: locks.list(name) == [])
+        with pytest.raises(Invalid):
+            lock.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("end", ["release", "detach"])
+def test_ctrl_c_on_the_way_into_a_release_still_releases(locks: fencepost.Locks, name: str, end: str) -> None:
+    guard = locks.lock(name).acquire()
+
+    class Interrupted:
+        let_go = guard._native.let_go
+
+        def release(self) -> None:
+            raise KeyboardInterrupt
+
+        detach = release
+
+    guard._native = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        getattr(guard, end)()
+    eventually("it is given back", lambda: locks.show(name) is None)
+
+
 def test_wait_lost_ends_with_the_guard_and_with_its_timeout(locks: fencepost.Locks, name: str) -> None:
     guard = locks.lock(name).acquire()
     assert guard.wait_lost(0.01) is None
@@ -212,6 +281,15 @@ def test_a_decorated_function_runs_under_its_lock(locks: fencepost.Locks, name: 
 
         @locks.guarded("x")
         async def later() -> None: ...
+
+
+def test_a_decorated_function_that_returns_unfinished_work_is_refused(locks: fencepost.Locks, name: str) -> None:
+    async def work() -> None:
+        raise AssertionError("it ran without its lock")
+
+    with pytest.raises(Invalid, match="awaitable"):
+        locks.guarded(name)(lambda: work())()
+    assert locks.show(name) is None
 
 
 def test_polling_by_a_schedule(locks: fencepost.Locks, name: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fencepost
-from conftest import LIMIT, eventually
+from conftest import LIMIT, eventually, in_child
 from fencepost import LockLost, Loss
 
 
@@ -38,6 +38,7 @@ BLOCKING = {
     "all": "locks.all([name, name + ':b'], ttl=600).acquire()",
     "wait_lost": "locks.lock(name + ':own', ttl=600).acquire().wait_lost()",
     "connect": "fencepost.connect(sys.argv[3])",
+    "poll": "memory.lock('a', retry=fencepost.Retry.fixed(0.002)).acquire()",
 }
 
 
@@ -51,7 +52,8 @@ def test_ctrl_c_works_in_every_blocking_call(redis_url: str, locks: fencepost.Lo
             import fencepost, sys, threading, time, warnings
             warnings.simplefilter("ignore", ResourceWarning)
             name = sys.argv[2]
-            locks = fencepost.connect(sys.argv[1])
+            locks, memory = fencepost.connect(sys.argv[1]), fencepost.connect("memory:")
+            held = memory.lock("a").acquire()
 
             def say_when_it_waits(main=threading.get_ident(), seen=0):
                 while seen < 20:
@@ -91,6 +93,39 @@ def test_a_signal_handler_runs_while_a_call_waits(locks: fencepost.Locks, name: 
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert handled == [signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("kind", ["redis", "memory"])
+def test_a_signal_handler_may_use_locks(kind: str, redis_url: str, name: str) -> None:
+    process = script(
+        """
+        import fencepost, os, signal, sys, threading, time
+        url, name = sys.argv[1:]
+        locks = fencepost.connect(url)
+        held = locks.lock(name, ttl=600).acquire()
+
+        def handle(number, frame):
+            held.release()
+            with locks.lock(name + ":handler"):
+                print("handled", flush=True)
+
+        def signal_when_it_waits(main=threading.get_ident(), seen=0):
+            while seen < 20:
+                time.sleep(0.005)
+                frame = sys._current_frames()[main]
+                seen = seen + 1 if "fencepost" in frame.f_code.co_filename else 0
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, handle)
+        threading.Thread(target=signal_when_it_waits, daemon=True).start()
+        with locks.lock(name, ttl=600, wait=60):
+            print("acquired", flush=True)
+        """,
+        "memory:" if kind == "memory" else redis_url,
+        name,
+    )
+    out, err = process.communicate(timeout=LIMIT)
+    assert (out.split(), process.returncode) == (["handled", "acquired"], 0), err
 
 
 def test_a_killed_workers_lock_is_free_after_its_ttl(redis_url: str, locks: fencepost.Locks, name: str) -> None:
@@ -157,24 +192,6 @@ def test_an_unhandled_error_releases_at_the_end(redis_url: str, locks: fencepost
 
 
 # Forks.
-
-
-def in_child(work: Callable[[], object]) -> str:
-    """What `work` says in a forked child."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            said = str(work())
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writer, said.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return said
 
 
 FORKED = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

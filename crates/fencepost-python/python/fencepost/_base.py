@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import string
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -101,6 +102,35 @@ class BaseLock(Generic[L]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self._name!r}>"
+
+
+class Entered:
+    """What was entered and not left yet. A lock that was lost can be in the hands of two at once, and each has to leave with
+    its own guard: a thread, or a task in a loop. Whoever has none leaves for another, as where a framework enters a block in
+    one thread and leaves it in the next. Without a mutex: a child might be forked while it is locked."""
+
+    def __init__(self, who: Callable[[], object]) -> None:
+        self._who = who
+        self._numbers = itertools.count()
+        self._entries: dict[int, tuple[object, Any]] = {}
+
+    def push(self, guard: Any) -> None:
+        self._entries[next(self._numbers)] = (self._who(), guard)
+
+    def pop(self) -> Any:
+        """The guard that was entered last: by this thread or task, else by any."""
+        here, entries = self._who(), self._entries.copy()
+        for number in sorted(entries, key=lambda number: (entries[number][0] == here, number), reverse=True):
+            entry = self._entries.pop(number, None)
+            if entry is not None:
+                return entry[1]
+        raise Invalid("a lock is left that was not entered")
+
+    def forget(self, guard: Any) -> None:
+        """Takes a guard out whose block was never begun."""
+        for number, (_, entered) in self._entries.copy().items():
+            if entered is guard:
+                self._entries.pop(number, None)
 
 
 class BaseGuard:
@@ -213,6 +243,11 @@ class BaseGuardSet(Generic[G]):
         """Raises `LockLost` for the first that is not held."""
         for guard in self._guards:
             guard.check()
+
+    def _let_go(self) -> None:
+        """Gives back in the background what was not given back yet."""
+        for guard in self._guards:
+            guard._let_go()
 
 
 def chain(error: BaseException, lost: LockLost) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from . import _fencepost as native
 from . import _losses
-from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Template, cause, chain
+from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause, chain
 from ._errors import Error, Invalid, LockLost, Uncertain
 from ._options import Duration, Options, Retry, optional_seconds, options, seconds
 from ._values import Holder, Loss, Revoked
@@ -102,7 +102,7 @@ class Locks(BaseLocks):
                 with self.lock(template.fill(args, kwargs), **chosen) as guard:
                     if inject is not None:
                         kwargs[inject] = guard
-                    return function(*args, **kwargs)
+                    return finished(function(*args, **kwargs))
 
             return guarded  # type: ignore[return-value]
 
@@ -156,7 +156,7 @@ class Lock(BaseLock[Locks]):
 
     def __init__(self, locks: Locks, name: str, chosen: Options, ignore_loss: bool) -> None:
         super().__init__(locks, name, chosen, ignore_loss)
-        self._entered = Entered()
+        self._entered = Entered(threading.get_ident)
 
     def acquire(self) -> Guard:
         """Acquires the lock, waiting as long as `wait` says. Raises `Busy` or `LockTimeout`, both with the holder."""
@@ -169,33 +169,19 @@ class Lock(BaseLock[Locks]):
 
     def __enter__(self) -> Guard:
         guard = self.acquire()
-        self._entered.push(guard)
-        return guard
+        try:
+            self._entered.push(guard)
+            return guard
+        except BaseException:
+            # Ctrl-C before the block has begun: nobody will leave it.
+            self._entered.forget(guard)
+            guard._let_go()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered.pop().__exit__(kind, error, trace)
-
-
-class Entered:
-    """What a thread has entered and not left yet, the last one last. A lock that was lost can be in the hands of two
-    threads at once, and each has to leave with its own guard."""
-
-    def __init__(self) -> None:
-        self._by_thread: dict[int, list[Any]] = {}
-
-    def push(self, guard: Any) -> None:
-        self._by_thread.setdefault(threading.get_ident(), []).append(guard)
-
-    def pop(self) -> Any:
-        here = self._by_thread.get(threading.get_ident())
-        if not here:
-            raise Invalid("a lock is left by the thread that has entered it")
-        guard = here.pop()
-        if not here:
-            del self._by_thread[threading.get_ident()]
-        return guard
 
 
 class Guard(BaseGuard):
@@ -219,13 +205,20 @@ class Guard(BaseGuard):
     def release(self) -> None:
         """Gives the lock back. Raises `LockLost` if it was not ours any more."""
         self._settled = True
-        self._native.release().wait()
+        try:
+            self._native.release().wait()
+        finally:
+            # Does nothing, unless Ctrl-C came before the call was made.
+            self._native.let_go()
 
     def detach(self) -> str:
         """Turns the lock into a lease of one ttl that nobody renews and that survives this process; the handle by which
         `Locks.attach` goes on with it."""
         self._settled = True
-        return self._native.detach().wait()
+        try:
+            return self._native.detach().wait()
+        finally:
+            self._native.let_go()
 
     def __enter__(self) -> Guard:
         return self
@@ -244,6 +237,15 @@ class Guard(BaseGuard):
             logger.warning("%s", uncertain)
 
 
+def finished(result: Any) -> Any:
+    """The result of a function that ran under a lock, which must not be work that is still to be done."""
+    if not inspect.isawaitable(result):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    raise Invalid("the function returned an awaitable, which would run without the lock; use fencepost.aio.connect")
+
+
 def leave(error: BaseException | None, lost: LockLost, ignore: bool) -> None:
     """Ends a block whose lock was lost. The block's own error, if any, goes on with the loss noted behind it."""
     if ignore:
@@ -259,7 +261,7 @@ class LockSet(BaseLockSet[Locks]):
 
     def __init__(self, locks: Locks, names: Iterable[str], chosen: Options, ignore_loss: bool) -> None:
         super().__init__(locks, names, chosen, ignore_loss)
-        self._entered = Entered()
+        self._entered = Entered(threading.get_ident)
 
     def _on(self, connected: native.Locks) -> native.LockSet:
         return connected.all(self._names, self._options)
@@ -276,8 +278,14 @@ class LockSet(BaseLockSet[Locks]):
 
     def __enter__(self) -> GuardSet:
         guards = self.acquire()
-        self._entered.push(guards)
-        return guards
+        try:
+            self._entered.push(guards)
+            return guards
+        except BaseException:
+            # Ctrl-C before the block has begun: nobody will leave it.
+            self._entered.forget(guards)
+            guards._let_go()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -314,8 +322,7 @@ class GuardSet(BaseGuardSet[Guard]):
                     first = lost
         finally:
             # Cut off half-way, by Ctrl-C or a cancellation: the others are given back all the same.
-            for guard in self._guards:
-                guard._let_go()
+            self._let_go()
         if first is not None and first is not error:
             raise first
 

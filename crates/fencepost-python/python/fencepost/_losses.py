@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -41,19 +42,29 @@ class Watcher:
             number, why = told
             callback = self._callbacks.pop(number)
             if why is not None:
-                call(callback, Loss(why))
+                # Nothing may end this thread, not even sys.exit(): others wait for it.
+                call(callback, Loss(why), BaseException)
 
 
-def call(callback: Callable[[Loss], object], why: Loss) -> None:
+def call(callback: Callable[[Loss], object], why: Loss, caught: type[BaseException] = Exception) -> None:
     """Calls a callback; what it raises is nobody's to catch."""
     try:
         callback(why)
-    except Exception:
+    except caught:
         logger.exception("a callback of on_lost failed")
 
 
 _watcher: Watcher | None = None
 _mutex = threading.Lock()
+
+
+def _in_child() -> None:
+    # A thread that the fork has left behind may have had it.
+    global _mutex
+    _mutex = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def tell(guard: Guard, callback: Callable[[Loss], object]) -> None:

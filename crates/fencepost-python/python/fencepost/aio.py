@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _fencepost as native
-from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Template, cause
+from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause
 from ._errors import Error, Invalid, LockLost, Uncertain
 from ._locks import leave
 from ._loop import make
@@ -163,7 +163,7 @@ class Lock(BaseLock[Locks]):
     ) -> None:
         super().__init__(locks, name, chosen, ignore_loss)
         self._cancel_on_loss = cancel_on_loss
-        self._entered = Entered()
+        self._entered = Entered(asyncio.current_task)
 
     def _guard(self, held: native.Guard) -> Guard:
         return Guard(held, self._ignore_loss, self._cancel_on_loss)
@@ -180,7 +180,7 @@ class Lock(BaseLock[Locks]):
     async def __aenter__(self) -> Guard:
         guard = await self.acquire()
         self._entered.push(guard)
-        return await guard.__aenter__()
+        return guard._enter()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -188,23 +188,32 @@ class Lock(BaseLock[Locks]):
         await self._entered.pop().__aexit__(kind, error, trace)
 
 
-class Entered:
-    """What a task has entered and not left yet, the last one last."""
+class Cancellation:
+    """Cancels a task when a lock is lost. Not through the guard, which would be held for as long as it is watched."""
 
-    def __init__(self) -> None:
-        self._by_task: dict[Any, list[Any]] = {}
+    def __init__(self, lost: native.Call[tuple[str, str] | None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelled = False
+        # Python 3.10 does not count.
+        self._before = task.cancelling() if hasattr(task, "cancelling") else 0
+        self._watch = asyncio.get_running_loop().create_task(self._run(lost))
 
-    def push(self, guard: Any) -> None:
-        self._by_task.setdefault(asyncio.current_task(), []).append(guard)
+    async def _run(self, lost: native.Call[tuple[str, str] | None]) -> None:
+        if await make(lost) is not None:
+            self._cancelled = True
+            self._task.cancel()
 
-    def pop(self) -> Any:
-        here = self._by_task.get(asyncio.current_task())
-        if not here:
-            raise Invalid("a lock is left by the task that has entered it")
-        guard = here.pop()
-        if not here:
-            del self._by_task[asyncio.current_task()]
-        return guard
+    def end(self, error: BaseException | None) -> bool:
+        """Whether a block ends with `error` because of this. Somebody else may have cancelled the task since; theirs goes
+        on."""
+        self._watch.cancel()
+        if not self._cancelled:
+            return False
+        uncancel = getattr(self._task, "uncancel", None)
+        alone = uncancel is None or uncancel() <= self._before
+        return alone and isinstance(error, asyncio.CancelledError)
 
 
 class Guard(BaseGuard):
@@ -214,8 +223,7 @@ class Guard(BaseGuard):
     def __init__(self, held: native.Guard, ignore_loss: bool, cancel_on_loss: bool = False) -> None:
         super().__init__(held, ignore_loss)
         self._cancel_on_loss = cancel_on_loss
-        self._watch: asyncio.Task[None] | None = None
-        self._cancelled = False
+        self._cancellation: Cancellation | None = None
 
     async def wait_lost(self) -> Loss | None:
         """Waits until the lock is lost and says why; `None` if the guard is released first."""
@@ -244,39 +252,36 @@ class Guard(BaseGuard):
         """Gives the lock back. Raises `LockLost` if it was not ours any more. If this is cancelled, the lock is released
         all the same."""
         self._settled = True
-        await make(self._native.release())
+        try:
+            await make(self._native.release())
+        finally:
+            # Does nothing, unless the call was never made.
+            self._native.let_go()
 
     async def detach(self) -> str:
         """Turns the lock into a lease of one ttl that nobody renews and that survives this process; the handle by which
         `Locks.attach` goes on with it."""
         self._settled = True
-        return await make(self._native.detach())
+        try:
+            return await make(self._native.detach())
+        finally:
+            self._native.let_go()
 
     async def __aenter__(self) -> Guard:
+        return self._enter()
+
+    def _enter(self) -> Guard:
         if self._cancel_on_loss:
-            task = asyncio.current_task()
-            assert task is not None
-
-            async def watch() -> None:
-                if await make(self._native.lost()) is not None:
-                    self._cancelled = True
-                    task.cancel()
-
-            self._watch = asyncio.get_running_loop().create_task(watch())
+            self._cancellation = Cancellation(self._native.lost())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        ours = self._cancelled and isinstance(error, asyncio.CancelledError)
-        if self._cancelled:
-            self._cancelled = False
-            uncancel = getattr(asyncio.current_task(), "uncancel", None)
-            # Somebody else may have cancelled the task as well; theirs goes on.
-            ours = (uncancel is None or uncancel() == 0) and ours
+        ours = False
+        if self._cancellation is not None:
+            ours = self._cancellation.end(error)
+            self._cancellation = None
         if self._settled:
             return
         try:
@@ -298,7 +303,7 @@ class LockSet(BaseLockSet[Locks]):
 
     def __init__(self, locks: Locks, names: Iterable[str], chosen: Options, ignore_loss: bool) -> None:
         super().__init__(locks, names, chosen, ignore_loss)
-        self._entered = Entered()
+        self._entered = Entered(asyncio.current_task)
 
     async def _on(self) -> native.LockSet:
         return (await self._locks._native()).all(self._names, self._options)
@@ -353,7 +358,6 @@ class GuardSet(BaseGuardSet[Guard]):
                     first = lost
         finally:
             # Cut off half-way, by Ctrl-C or a cancellation: the others are given back all the same.
-            for guard in self._guards:
-                guard._let_go()
+            self._let_go()
         if first is not None and first is not error:
             raise first

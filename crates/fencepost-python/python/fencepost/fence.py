@@ -50,17 +50,20 @@ STALE = "FP010"
 
 def activate(transaction: Any, resource: str, token: int, *, once: bool = False) -> None:
     """Records a token in the caller's own transaction, before it reads; raises `StaleToken` if a larger one was seen. All
-    others are kept out until the transaction ends, and a rollback takes the token back.
+    others are kept out until the transaction ends, and a rollback takes the token back. Raises `Invalid` where there is no
+    transaction: then nobody would be kept out.
 
-    transaction: a connection or cursor of psycopg, or a Connection or Session of SQLAlchemy.
+    transaction: a connection or cursor of psycopg or Django, or a Connection or Session of SQLAlchemy.
     once: for an effect that must happen once a token: refuses also one that was seen before.
     """
+    _refuse_outside(_connection(transaction))
     with translated():
         _execute(transaction, _function(once), (resource, token))
 
 
 async def activate_async(transaction: Any, resource: str, token: int, *, once: bool = False) -> None:
     """As `activate`, for a connection of asyncpg, an async one of psycopg, or an AsyncConnection or AsyncSession."""
+    _refuse_outside(await _connection_async(transaction))
     with translated():
         await _execute_async(transaction, _function(once), (resource, token))
 
@@ -117,6 +120,48 @@ def _statement(sql: str) -> Any:
     import sqlalchemy
 
     return sqlalchemy.text(sql % tuple(f":{name}" for name in _NAMES))
+
+
+def _connection(target: Any) -> Any:
+    """The connection that knows whether there is a transaction."""
+    if _of_sqlalchemy(target):
+        if not hasattr(target, "execute"):
+            raise _unknown(target)
+        connection = target if hasattr(target, "exec_driver_sql") else target.connection()
+        return connection.connection.dbapi_connection
+    if hasattr(target, "in_atomic_block"):
+        return target
+    # Behind a cursor: the connection, and in Django what is around it.
+    return getattr(target, "db", None) or getattr(target, "connection", None) or target
+
+
+async def _connection_async(target: Any) -> Any:
+    if not _of_sqlalchemy(target):
+        return getattr(target, "connection", None) or target
+    if not hasattr(target, "execute"):
+        raise _unknown(target)
+    connection = target if hasattr(target, "get_raw_connection") else await target.connection()
+    return (await connection.get_raw_connection()).dbapi_connection
+
+
+def _refuse_outside(connection: Any) -> None:
+    if not _in_transaction(connection):
+        raise Invalid(
+            "there is no transaction here, so the token would keep nobody out; begin one on this connection, activate, and "
+            "write before it is committed"
+        )
+
+
+def _in_transaction(connection: Any) -> bool:
+    if hasattr(connection, "in_atomic_block"):  # Django
+        return bool(connection.in_atomic_block or not connection.get_autocommit())
+    if hasattr(connection, "is_in_transaction"):  # asyncpg
+        return bool(connection.is_in_transaction())
+    if hasattr(connection, "fetchval"):
+        raise Unsupported("a pool runs each statement on any of its connections; take one, and begin a transaction on it")
+    # Elsewhere a transaction begins by itself, unless that was switched off; then one may have been begun.
+    begun = getattr(getattr(connection, "info", None), "transaction_status", 0)
+    return not getattr(connection, "autocommit", False) or begun != 0
 
 
 def _execute(target: Any, sql: str, values: tuple[Any, ...]) -> None:

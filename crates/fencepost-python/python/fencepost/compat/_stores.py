@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,35 +10,33 @@ from .._errors import LockTimeout, Unavailable, Unsupported
 from .._locks import Guard, Locks, connect
 
 _connected: dict[str, Locks] = {}
-_mutex = threading.Lock()
 
 
 def locks(url: str) -> Locks:
     """The locks of a store, shared by all who ask for it."""
-    with _mutex:
-        found = _connected.get(url)
-        if found is None or found._closed:
-            found = _connected[url] = connect(url)
-        return found
+    found = _connected.get(url)
+    if found is None or found._closed:
+        # No mutex, which a child that is forked meanwhile would wait for for ever. Of two that connect at a time, one stays.
+        found = _connected[url] = connect(url)
+    return found
 
 
 def acquire(locks: Locks, name: str, ttl: float | None, wait: float | None, renew: bool) -> Guard | None:
     """Acquires a lock; `None` if somebody else has it until the wait is over. The first try takes the time it takes, as it
     does in the other packages: `wait` is for those that come after it."""
-    begun = time.monotonic()
+    lock = locks.lock(name, ttl=ttl, renew=renew)
+    if wait is None:
+        return lock.acquire()
+    guard = lock.try_acquire()
+    if guard is not None or wait <= 0:
+        return guard
     try:
-        if wait is None:
-            return locks.lock(name, ttl=ttl, renew=renew).acquire()
-        guard = locks.lock(name, ttl=ttl, renew=renew).try_acquire()
-        if guard is not None or wait <= 0:
-            return guard
         return locks.lock(name, ttl=ttl, wait=wait, renew=renew).acquire()
     except LockTimeout:
         return None
     except Unavailable:
-        if wait is not None and 0 < wait <= time.monotonic() - begun:
-            return None
-        raise
+        # The wait was too short for an answer, or the server hangs: a last try finds out.
+        return lock.try_acquire()
 
 
 def client_url(client: Any) -> str:

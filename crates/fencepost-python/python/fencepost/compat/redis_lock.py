@@ -15,20 +15,26 @@ or `client.lock(name, lock_class=Lock)`. The same key, so both exclude each othe
 from __future__ import annotations
 
 import logging
+import os
 import threading
-import time
 from types import SimpleNamespace, TracebackType
 from typing import Any, Literal
 
 from redis.exceptions import ConnectionError, LockError, LockNotOwnedError, RedisError
 
-from .. import _errors
+from .. import _errors, _process
 from .._locks import Guard, Locks
 from . import _stores
 
 __all__ = ["Lock", "LockError", "LockNotOwnedError"]
 
 logger = logging.getLogger(__name__)
+
+_held: dict[str, Guard] = {}
+"""The guards of locks without a timeout, by handle. They are held until they are released, whatever becomes of the object
+and the thread that have acquired them."""
+
+os.register_at_fork(after_in_child=_held.clear)
 
 
 class Lock:
@@ -96,13 +102,25 @@ class Lock:
     def _take(self, guard: Guard) -> None:
         if self.timeout is None:
             # Renewed for as long as it is held here; the process's end releases it.
-            self.local.guard = guard
-            self.local.token = f"{guard.token}.{guard.owner}.".encode()
-            return
-        # A lease that lasts as long as it was asked to, whatever becomes of this process.
-        self.local.until = time.monotonic() + self.timeout
-        self.local.guard = None
-        self.local.token = guard.detach().encode()
+            handle = f"{guard.token}.{guard.owner}.{guard.name}"
+            _held[handle] = guard
+        else:
+            # A lease that lasts as long as it was asked to, whatever becomes of this process.
+            handle = guard.detach()
+        self.local.acquired = (handle, _process.generation)
+        self.local.token = handle.encode()
+
+    def _inherited(self) -> bool:
+        """Whether it was a parent process that has acquired the lock. A handle that was handed on is the caller's own."""
+        handle, generation = getattr(self.local, "acquired", (None, 0))
+        return handle == self._handle and generation != _process.generation
+
+    def _refuse_inherited(self) -> None:
+        if self._inherited():
+            raise LockNotOwnedError(
+                "The lock is that of the process that this one was forked from; hand on `local.token` to use it here.",
+                lock_name=self.name,
+            )
 
     def locked(self) -> bool:
         """Whether anybody has the lock."""
@@ -112,7 +130,7 @@ class Lock:
     def owned(self) -> bool:
         """Whether this lock has it."""
         handle = self._handle
-        if handle is None:
+        if handle is None or self._inherited():
             return False
         with _translated(self.name):
             shown = self._locks.show(self.name)
@@ -120,11 +138,13 @@ class Lock:
 
     def release(self) -> None:
         """Gives the lock back."""
-        handle, guard = self._handle, getattr(self.local, "guard", None)
+        handle = self._handle
         if handle is None:
             raise LockError("Cannot release a lock that's not owned or is already unlocked.", lock_name=self.name)
-        self.local.token = self.local.guard = None
+        self._refuse_inherited()
+        self.local.token = None
         with _translated(self.name):
+            guard = _held.pop(handle, None)
             if guard is not None:
                 guard.release()
             else:
@@ -132,21 +152,24 @@ class Lock:
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Makes the lock last longer: by `additional_time`, or with `replace_ttl` until then from now."""
-        left = 0.0 if replace_ttl else max(0.0, getattr(self.local, "until", 0.0) - time.monotonic())
-        return self._extend(left + additional_time, "extend")
+        return self._extend(additional_time, "extend", add=not replace_ttl)
 
     def reacquire(self) -> Literal[True]:
         """Makes the lock last for its `timeout` from now."""
-        return self._extend(self.timeout or 0.0, "reacquire")
+        return self._extend(self.timeout or 0.0, "reacquire", add=False)
 
-    def _extend(self, ttl: float, what: str) -> Literal[True]:
-        if self._handle is None:
+    def _extend(self, ttl: float, what: str, add: bool) -> Literal[True]:
+        handle = self._handle
+        if handle is None:
             raise LockError(f"Cannot {what} an unlocked lock", lock_name=self.name)
         if self.timeout is None:
             raise LockError(f"Cannot {what} a lock with no timeout", lock_name=self.name)
+        self._refuse_inherited()
         with _translated(self.name):
-            self._locks.extend(self._handle, ttl)
-        self.local.until = time.monotonic() + ttl
+            # The store's word, not this object's: others that have the handle may have extended it as well.
+            shown = self._locks.show(self.name) if add else None
+            left = shown.expires_in if shown is not None else None
+            self._locks.extend(handle, ttl + (left or 0.0))
         return True
 
     def __enter__(self) -> Lock:

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::resp::Value;
-use crate::Name;
+use crate::{Error, Name, Result};
 
 /// The keys of one lock.
 #[derive(Clone, Debug)]
@@ -40,6 +40,30 @@ fn tag(text: &str) -> String {
     text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
 }
 
+/// Refuses a name whose key is one of those that we keep about another lock. Only with `keys=plain` is there such a name.
+pub(in crate::backends) fn check(start: &str, name: &Name) -> Result<()> {
+    match is_ours(start, &format!("{start}{name}")) {
+        true => Err(Error::invalid(format!(
+            "lock `{name}` would be a key that is kept about another lock; choose a name that does not start with a brace"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Whether a key is no lock but something that we keep about one, about a fenced resource or about a Redlock node.
+fn is_ours(start: &str, key: &str) -> bool {
+    let Some((tagged, what)) = key.strip_prefix('{').and_then(|rest| rest.split_once("}:")) else {
+        return false;
+    };
+    let Some(about) = tagged.strip_prefix(&tag(start)) else { return false };
+    match what {
+        "queue" | "waiters" | "fence" => true,
+        "token" | "value" => about.starts_with("fence:"),
+        "node" => about == "fencepost",
+        _ => what.starts_with("fence:"),
+    }
+}
+
 /// Takes the names of locks out of an answer to SCAN. Returns the next cursor; `None` if it is no such answer.
 pub(in crate::backends) fn names(
     page: Option<&Value>,
@@ -48,7 +72,8 @@ pub(in crate::backends) fn names(
 ) -> Option<String> {
     let [next, keys] = page?.as_list()? else { return None };
     for key in keys.as_list().unwrap_or_default() {
-        names.extend(key.as_text().and_then(|key| Name::new(key.get(start.len()..)?).ok()));
+        let key = key.as_text().filter(|key| !is_ours(start, key));
+        names.extend(key.and_then(|key| Name::new(key.get(start.len()..)?).ok()));
     }
     next.as_text().map(str::to_owned)
 }
@@ -79,6 +104,22 @@ mod tests {
         assert_eq!(keys.fence("ab"), "{lock:order:42}:fence:ab");
         assert_eq!(Keys::new("app:lock:", "a}b").queue, "{app:lock:a%7Db}:queue");
         assert_eq!(pattern("lock:", "a*"), "lock:a\\**");
+    }
+
+    #[test]
+    fn a_key_that_is_kept_about_a_lock_is_no_lock() {
+        let keys = Keys::new("", "x");
+        for key in [keys.lock.as_str(), "{x}:cart", "{user}:token", "x:queue", "{x:queue"] {
+            assert!(!is_ours("", key), "{key}");
+            assert!(check("", &Name::new(key).unwrap()).is_ok(), "{key}");
+        }
+        let fence = keys.fence("ab");
+        for key in [&keys.queue, &fence, "{x}:waiters", "{x}:fence", "{fence:cart}:token", "{fencepost}:node"]
+        {
+            assert!(is_ours("", key), "{key}");
+            assert!(check("", &Name::new(key).unwrap()).is_err(), "{key}");
+            assert!(check("lock:", &Name::new(key).unwrap()).is_ok(), "{key}");
+        }
     }
 
     proptest! {

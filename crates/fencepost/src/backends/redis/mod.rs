@@ -138,6 +138,7 @@ impl Backend for Store {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        keys::check(&self.node.config().start, &request.name)?;
         Ok(match Claim::new(self, request).ask(false).await? {
             Said::Granted(grant) => Attempt::Granted(grant),
             Said::Busy { holder, .. } => Attempt::Busy(Some(holder)),
@@ -145,6 +146,7 @@ impl Backend for Store {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
+        keys::check(&self.node.config().start, &request.name)?;
         Claim::new(self, request).wait().await
     }
 
