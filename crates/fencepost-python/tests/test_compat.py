@@ -280,7 +280,7 @@ def test_a_child_that_is_forked_while_a_thread_connects_does_not_hang(
 
 def test_a_server_that_hangs_is_not_busy(servers: Any, name: str) -> None:
     url = servers.ask("redis")
-    with redis.Redis.from_url(url, socket_timeout=1) as client:
+    with redis.Redis.from_url(url, socket_timeout=3) as client:
         lock, dlm = Lock(client, name, timeout=10), redlock.Redlock([client], retry_count=1, retry_delay=0.01)
         assert lock.acquire()
         # Busy, and no time to ask again: busy it is.
