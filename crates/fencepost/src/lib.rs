@@ -40,6 +40,7 @@ mod clock;
 mod error;
 mod events;
 pub mod fence;
+#[cfg_attr(not(feature = "unstable-backend"), allow(unreachable_pub))]
 mod fork;
 mod guard;
 mod handle;
