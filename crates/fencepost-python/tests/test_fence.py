@@ -101,7 +101,7 @@ async def test_postgres_refuses_a_stale_holder_in_a_loop(async_transaction: Any,
 def test_postgres_refuses_a_token_outside_a_transaction(database: str, name: str, kind: str) -> None:
     if kind in ("psycopg", "cursor"):
         with psycopg.connect(database, autocommit=True) as connection:
-            target = connection if kind == "psycopg" else connection.cursor()
+            target: Any = connection if kind == "psycopg" else connection.cursor()
             with pytest.raises(fencepost.Invalid, match="no transaction"):
                 fence.activate(target, name, 42)
             with connection.transaction():
@@ -131,6 +131,7 @@ async def test_postgres_refuses_a_token_outside_a_transaction_in_a_loop(database
                 await fence.activate_async(connection, name, 42)
             async with connection.transaction():
                 await fence.activate_async(connection, name, 41)
+    target: Any
     async with await psycopg.AsyncConnection.connect(database, autocommit=True) as other:
         for target in (other, other.cursor()):
             with pytest.raises(fencepost.Invalid, match="no transaction"):

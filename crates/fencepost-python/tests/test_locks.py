@@ -287,8 +287,11 @@ def test_a_decorated_function_that_returns_unfinished_work_is_refused(locks: fen
     async def work() -> None:
         raise AssertionError("it ran without its lock")
 
+    def begin() -> object:
+        return work()
+
     with pytest.raises(Invalid, match="awaitable"):
-        locks.guarded(name)(lambda: work())()
+        locks.guarded(name)(begin)()
     assert locks.show(name) is None
 
 

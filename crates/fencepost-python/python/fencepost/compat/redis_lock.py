@@ -8,6 +8,7 @@ or `client.lock(name, lock_class=Lock)`. The same key, so both exclude each othe
 - Waiters queue at the server and are woken; `sleep` is not used.
 - A lock without `timeout` is a lease that is renewed for as long as this process lives, instead of one that never ends.
 - `local.token` is a handle, and no value of the caller's own: whoever has it can extend and release the lock.
+- A forked child does not own what its parent has acquired, unless `local.token` is handed on to a lock of its own.
 - `extend` never shortens, and a `timeout` is at least 50 ms.
 - `fencing_token` is the number to pass with every write.
 """
