@@ -193,16 +193,22 @@ impl Guard {
     #[pyo3(signature = (ttl=None))]
     fn extend(&self, ttl: Option<f64>) -> PyResult<Call> {
         let ttl = ttl.map(|ttl| seconds("ttl", ttl)).transpose()?;
-        let (held, gone, inherited) = (self.held.clone(), self.gone(), self.inherited());
+        let (held, gone, over) = (self.held.clone(), self.gone(), self.gone());
+        let inherited = self.inherited();
         let job = async move {
             inherited?;
-            let _busy = InUse(held.clone());
-            let guard = held.guard.lock().await;
-            let guard = guard.as_ref().ok_or(gone)?;
-            match ttl {
-                Some(ttl) => guard.extend_to(ttl).await,
-                None => guard.extend().await,
-            }
+            // As a task of its own: a signal handler that runs on the waiting thread may release, and waits for this one.
+            let mut task = tokio::task::JoinSet::new();
+            task.spawn(async move {
+                let _busy = InUse(held.clone());
+                let guard = held.guard.lock().await;
+                let guard = guard.as_ref().ok_or(gone)?;
+                match ttl {
+                    Some(ttl) => guard.extend_to(ttl).await,
+                    None => guard.extend().await,
+                }
+            });
+            task.join_next().await.and_then(Result::ok).unwrap_or(Err(over))
         };
         Ok(Call::new(job, |py, left: Option<Duration>| {
             Ok(left.map(|left| left.as_secs_f64()).into_pyobject(py)?.into_any().unbind())

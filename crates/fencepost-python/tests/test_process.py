@@ -128,6 +128,40 @@ def test_a_signal_handler_may_use_locks(kind: str, redis_url: str, name: str) ->
     assert (out.split(), process.returncode) == (["handled", "acquired"], 0), err
 
 
+def test_a_signal_handler_may_release_what_is_being_extended() -> None:
+    process = script(
+        """
+        import fencepost, os, signal, sys, threading, time
+        from fencepost.testing import Store
+        store = Store()
+        guard = store.locks().lock("a", ttl=600).acquire()
+
+        def handle(number, frame):
+            store.thaw()
+            guard.release()
+            print("released", flush=True)
+
+        def signal_when_it_waits(main=threading.get_ident(), seen=0):
+            while seen < 20:
+                time.sleep(0.005)
+                frame = sys._current_frames()[main]
+                seen = seen + 1 if "fencepost" in frame.f_code.co_filename else 0
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, handle)
+        threading.Thread(target=signal_when_it_waits, daemon=True).start()
+        store.freeze()
+        guard.extend()
+        print(store.held, flush=True)
+        """
+    )
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
+    assert (out.split(), process.returncode) == (["released", "0"], 0), err
+
+
 def test_a_killed_workers_lock_is_free_after_its_ttl(redis_url: str, locks: fencepost.Locks, name: str) -> None:
     process = script(
         """
