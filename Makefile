@@ -7,19 +7,26 @@ TARGET    := $(or $(CARGO_TARGET_DIR),target)
 PEERS     := $(TARGET)/peers-venv
 PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8 kazoo==2.10.0
 MINUTES   ?= 60
+# What builds, checks and tests the Python package. The package itself goes into a fresh environment each time.
+TOOLS     := $(TARGET)/python-tools
+INSTALLED := $(TARGET)/python-installed
+TOOL_PACKAGES := maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.4.1.post1 uvloop==0.23.0 redis==8.1.0 \
+  redlock-py==1.0.8 psycopg==3.3.8 psycopg-binary==3.3.8 asyncpg==0.32.0 SQLAlchemy==2.1.8 greenlet==3.5.6 \
+  fastapi==0.162.4 httpx==0.28.1 celery==5.7.0 Django==5.2.19
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Most tests wait for servers, so more of them than cores run at a time.
 export RUST_TEST_THREADS ?= 4
 export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
+export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test soak model sim bench man completions install clean
+.PHONY: help deps build lint test test-python wheel python soak model sim bench bench-python man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deps: $(PEERS)/.done ## Install what the tests need, where it is missing: Debian packages, Python packages
+deps: $(PEERS)/.done $(TOOLS)/.done ## Install what the tests need, where it is missing: Debian packages, Python packages
 	@missing=; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
@@ -37,10 +44,16 @@ $(PEERS)/.done: Makefile
 	@$(PYTHON) -m venv $(PEERS) && $(PEERS)/bin/pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
 	@touch $@
 
+$(TOOLS)/.done: Makefile
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || $(SUDO) sh scripts/apt-install python3 python3-venv
+	@rm -rf $(TOOLS) && mkdir -p $(TARGET)
+	@$(PYTHON) -m venv $(TOOLS) && $(TOOLS)/bin/pip install --quiet --disable-pip-version-check $(TOOL_PACKAGES)
+	@touch $@
+
 build: ## Build the command line, optimised, as target/release/fencepost
 	$(CARGO) build --release --locked -p fencepost-cli
 
-lint: ## Check format, lints and documentation; warnings are errors
+lint: python ## Check format, lints, types and documentation; warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	for features in "" etcd file http postgres redis redlock zookeeper; do \
@@ -48,12 +61,32 @@ lint: ## Check format, lints and documentation; warnings are errors
 	    || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --lib --no-deps --all-features --locked
+	$(INSTALLED)/bin/python -m mypy --cache-dir $(TARGET)/mypy
+	cd $(INSTALLED) && bin/python -m mypy.stubtest fencepost._fencepost
 
 test: deps lint ## Check everything; leaves no process and no file behind
 	@bash -o pipefail -c 'sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked 2>&1 \
 	  | tee $(TARGET)/test.log'
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' \
 	  $(TARGET)/test.log
+	@sh scripts/leave-nothing $(INSTALLED)/bin/python -m pytest -q --basetemp $(abspath $(TARGET))/pytest
+
+test-python: python ## Check the Python package alone; ARGS= goes to pytest
+	@sh scripts/leave-nothing $(INSTALLED)/bin/python -m pytest -q --basetemp $(abspath $(TARGET))/pytest $(ARGS)
+
+python: $(TOOLS)/.done ## Install the wheel, unoptimised, into a fresh environment, with the tools beside it
+	@$(CARGO) build --quiet --locked -p fencepost-testkit --bin fencepost-servers
+	@rm -rf $(TARGET)/wheel
+	@PATH="$(abspath $(TOOLS)/bin):$$PATH" FENCEPOST_PROFILE=dev $(TOOLS)/bin/pip wheel --quiet --no-build-isolation \
+	  --no-deps --no-cache-dir --disable-pip-version-check --wheel-dir $(TARGET)/wheel .
+	@$(PYTHON) -m venv --clear --without-pip $(INSTALLED)
+	@$(TOOLS)/bin/pip --python $(INSTALLED)/bin/python install --quiet --no-deps --disable-pip-version-check $(TARGET)/wheel/*.whl
+	@$(TOOLS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(INSTALLED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
+
+wheel: $(TOOLS)/.done ## Build the Python wheel, optimised, into dist
+	@PATH="$(abspath $(TOOLS)/bin):$$PATH" $(TOOLS)/bin/pip wheel --no-build-isolation --no-deps --no-cache-dir \
+	  --disable-pip-version-check --wheel-dir dist .
 
 soak: deps build ## Torture every store in turn, MINUTES=60 in all; figures and reports go to target/soak
 	@PYTHON=$(PYTHON) sh scripts/soak $(TARGET)/release/fencepost $(MINUTES) $(TARGET)/soak
@@ -68,6 +101,9 @@ sim: ## Simulate Redlock: SEEDS=10000 seeds from FROM=0, or one SEED=n with all 
 
 bench: ## Measure the stores beside their raw limits
 	$(CARGO) run --release --locked -p fencepost-bench
+
+bench-python: ## Measure the Python package beside its peers; SECS= is the length of one measure
+	sh bench/python/run $(ARGS)
 
 man: build ## Write the man pages to dist/man
 	rm -rf dist/man && mkdir -p dist/man

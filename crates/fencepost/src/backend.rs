@@ -260,6 +260,26 @@ pub trait Hold: Any + Debug + Send + Sync + 'static {
     fn lifeline(&self) -> Option<BorrowedFd<'_>>;
 }
 
+/// The runtime on the keeper's thread, for stores and for bindings to other languages. Whatever runs there must never block:
+/// the renewals of all locks of this process wait behind it.
+///
+/// # Errors
+/// [`Unavailable`](crate::Error::Unavailable) if the thread cannot be started.
+#[cfg(feature = "unstable-backend")]
+pub fn runtime() -> Result<tokio::runtime::Handle> {
+    Ok(crate::keeper::Keeper::of(&Clock::system())?.runtime().clone())
+}
+
+/// How many forks there were above this process since the library was first used. What was made in another generation
+/// belongs to the parent, which shares its sockets with us: leave it alone, and do not drop it.
+#[cfg(feature = "unstable-backend")]
+pub fn generation() -> u32 {
+    crate::fork::generation()
+}
+
+#[cfg(feature = "unstable-backend")]
+pub use crate::fork::PerProcess;
+
 /// Locks a mutex; a panic elsewhere while it was held cannot have left half a change behind.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

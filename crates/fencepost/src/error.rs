@@ -170,6 +170,8 @@ pub enum Loss {
     Paused,
     /// The lock was held for its `max_hold`.
     MaxHold,
+    /// This process was forked from the one that holds the lock, and does not hold it.
+    Forked,
 }
 
 impl fmt::Display for Loss {
@@ -184,6 +186,9 @@ impl fmt::Display for Loss {
             Self::Unreachable => f.write_str("the store did not answer renewals until the lease ended"),
             Self::Paused => f.write_str("this process stood still for longer than the lease"),
             Self::MaxHold => f.write_str("it was held for its max_hold"),
+            Self::Forked => {
+                f.write_str("the process that this one was forked from holds it; acquire it anew")
+            }
         }
     }
 }

@@ -141,6 +141,8 @@ impl Counters {
             Loss::Unreachable => 4,
             Loss::Paused => 5,
             Loss::MaxHold => 6,
+            // Not lost where it is held.
+            Loss::Forked => return,
         };
         add(&self.lost[index], 1);
     }

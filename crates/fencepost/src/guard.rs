@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backend::Renewal;
 use crate::held::Held;
 use crate::options::check_ttl;
-use crate::{Error, FencingToken, Handle, Locks, Loss, Name, Owner, Result, Risk};
+use crate::{Error, FencingToken, Handle, Locks, Loss, Name, Owner, Result, Risk, Watch};
 
 /// What a guard knows about its lock at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,11 @@ impl Guard {
         self.held.state()
     }
 
+    /// A look at this lock for another task, which keeps nothing held.
+    pub fn watch(&self) -> Watch {
+        Watch::new(&self.held)
+    }
+
     /// `Ok` while the lock is held.
     ///
     /// # Errors
@@ -103,6 +108,9 @@ impl Guard {
     /// Waits until the lock is lost and says why. Prompt as your executor allows; for an exact answer at a given
     /// moment ask [`state`](Self::state).
     pub async fn lost(&self) -> Loss {
+        if self.held.is_inherited() {
+            return Loss::Forked;
+        }
         let lost = || match self.state() {
             State::Lost(why) => Some(why),
             _ => None,
@@ -128,6 +136,7 @@ impl Guard {
     /// As [`extend`](Self::extend).
     pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
         check_ttl(ttl)?;
+        self.own()?;
         // Carried out by the keeper: an extension that stood still with the caller's runtime would keep the renewals of
         // this lock waiting.
         let (held, locks) = (self.held.clone(), self.locks.clone());
@@ -166,6 +175,7 @@ impl Guard {
     /// [`Error::Lost`] if it was not ours any more, [`Error::Uncertain`] if the store did not answer (the release
     /// goes on in the background).
     pub async fn release(mut self) -> Result<()> {
+        self.own()?;
         // State first: ending a lock that is lost must still say so.
         let before = self.state();
         self.locks.keeper().forget(&self.held);
@@ -210,6 +220,14 @@ impl Guard {
         }
     }
 
+    /// Refuses in a forked child, before anything of its parent's is touched.
+    fn own(&self) -> Result<()> {
+        if self.held.is_inherited() {
+            return Err(Error::lost(self.name(), Loss::Forked));
+        }
+        Ok(())
+    }
+
     /// A descriptor that keeps the lock held for as long as any process has it open, where the store works that
     /// way (`file:`). Hand it to a child that must not outlive the lock, and to nobody else.
     pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
@@ -226,12 +244,18 @@ impl Guard {
 
     /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
     pub fn valid_until_boottime(&self) -> Option<Duration> {
+        if self.held.is_inherited() {
+            return Some(Duration::ZERO);
+        }
         self.held.valid_until().map(crate::clock::Moment::since_origin)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.held.is_inherited() {
+            return self.held.leak_in_a_child();
+        }
         self.locks.keeper().forget(&self.held);
         if !self.done {
             let held = self.held.clone();

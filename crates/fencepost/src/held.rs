@@ -30,6 +30,8 @@ pub(crate) struct Held {
     ttl: Duration,
     renew_every: Option<Duration>,
     acquired: Moment,
+    /// Of the process that acquired it.
+    generation: u32,
     inner: Mutex<Inner>,
 }
 
@@ -93,6 +95,7 @@ impl Held {
             ttl: request.ttl,
             renew_every,
             acquired,
+            generation: crate::fork::generation(),
             inner: Mutex::new(Inner {
                 lease,
                 trouble: false,
@@ -113,6 +116,9 @@ impl Held {
 
     /// The state now, from the local clock alone.
     pub(crate) fn state(&self) -> State {
+        if self.is_inherited() {
+            return State::Lost(Loss::Forked);
+        }
         let now = self.clock.now();
         self.state_of(&mut lock(&self.inner), now)
     }
@@ -180,6 +186,24 @@ impl Held {
 
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    /// Whether this process was forked from the one that holds the lock. Nothing else here may be asked then: the parent
+    /// may have forked while another thread had the mutex.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.generation != crate::fork::generation()
+    }
+
+    /// To be called by whoever drops its share: what a child has inherited is never dropped.
+    pub(crate) fn leak_in_a_child(self: &Arc<Self>) {
+        if self.is_inherited() {
+            std::mem::forget(self.clone());
+        }
+    }
+
+    /// Whether the guard gave the lock up.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.inner).ended
     }
 
     pub(crate) fn valid_until(&self) -> Option<Moment> {
@@ -320,6 +344,7 @@ impl Held {
             inner.ended = true;
             subtract(&self.counters.held_now, 1);
             self.counters.holding.record(self.clock.now().since(self.acquired));
+            self.signal.wake();
         }
         inner.scheduled.take()
     }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::alarm::Alarm;
 use crate::backend::lock;
 use crate::clock::{Clock, Moment};
+use crate::fork::PerProcess;
 use crate::held::{Chore, Held};
 use crate::{Error, Result};
 
@@ -42,7 +43,8 @@ struct Schedule {
 impl Keeper {
     /// The keeper for a clock: one for the system's, one for each manual one. All share a thread.
     pub(crate) fn of(clock: &Clock) -> Result<Arc<Self>> {
-        static SYSTEM: Mutex<Option<(u32, Arc<Keeper>)>> = Mutex::new(None);
+        static SYSTEM: PerProcess<Mutex<Option<Arc<Keeper>>>> = PerProcess::new();
+        crate::fork::watch()?;
         if let Some(manual) = clock.manual() {
             if let Some(keeper) = manual.keeper().get().and_then(Weak::upgrade) {
                 return Ok(keeper);
@@ -51,13 +53,12 @@ impl Keeper {
             let _ = manual.keeper().set(Arc::downgrade(&keeper));
             return Ok(keeper);
         }
-        let mut system = lock(&SYSTEM);
+        let mut system = lock(SYSTEM.get());
         match &*system {
-            // A forked child inherits the memory but not the thread.
-            Some((pid, keeper)) if *pid == std::process::id() => Ok(keeper.clone()),
-            _ => {
+            Some(keeper) => Ok(keeper.clone()),
+            None => {
                 let keeper = Self::start(clock.clone())?;
-                *system = Some((std::process::id(), keeper.clone()));
+                *system = Some(keeper.clone());
                 Ok(keeper)
             }
         }
@@ -208,11 +209,9 @@ async fn run(keeper: Weak<Keeper>, alarm: Arc<Alarm>) {
 
 /// The process's background runtime, on a thread of its own.
 fn runtime() -> Result<Handle> {
-    static RUNTIME: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
-    let mut slot = lock(&RUNTIME);
-    if let Some((pid, handle)) = &*slot
-        && *pid == std::process::id()
-    {
+    static RUNTIME: PerProcess<Mutex<Option<Handle>>> = PerProcess::new();
+    let mut slot = lock(RUNTIME.get());
+    if let Some(handle) = &*slot {
         return Ok(handle.clone());
     }
     let failed = |error: std::io::Error| Error::Unavailable {
@@ -225,6 +224,6 @@ fn runtime() -> Result<Handle> {
         .name("fencepost-keeper".to_owned())
         .spawn(move || runtime.block_on(std::future::pending::<()>()))
         .map_err(failed)?;
-    *slot = Some((std::process::id(), handle.clone()));
+    *slot = Some(handle.clone());
     Ok(handle)
 }

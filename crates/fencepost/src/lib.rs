@@ -40,6 +40,8 @@ mod clock;
 mod error;
 mod events;
 pub mod fence;
+#[cfg_attr(not(feature = "unstable-backend"), allow(unreachable_pub))]
+mod fork;
 mod guard;
 mod handle;
 mod held;
@@ -58,6 +60,7 @@ mod text;
 mod token;
 mod url;
 mod wait;
+mod watch;
 
 pub use backend::{Capabilities, Revoked};
 #[cfg(feature = "etcd")]
@@ -82,3 +85,4 @@ pub use set::{GuardSet, LockSet};
 pub use text::{format_duration, parse_duration};
 pub use token::FencingToken;
 pub use wait::{Retry, Wait};
+pub use watch::Watch;

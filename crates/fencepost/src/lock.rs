@@ -105,7 +105,7 @@ impl Lock {
         let seen = Arc::default();
         let request = Request::new(handle.name().clone(), self.options.ttl, self.options.note.clone(), seen);
         let started = self.locks.clock().now();
-        let grant = self.locks.backend().attach(handle, &request).await?;
+        let grant = self.locks.backend()?.attach(handle, &request).await?;
         self.guard(&request, grant, started)
     }
 
@@ -172,7 +172,7 @@ impl Lock {
         loop {
             let request = self.request(name, seen);
             let asked = clock.now();
-            let error = match self.locks.backend().acquire(&request).await {
+            let error = match self.locks.backend()?.acquire(&request).await {
                 Ok(grant) => match self.guard(&request, grant, started) {
                     Ok(guard) => return Ok(guard),
                     Err(error) => error,
@@ -215,11 +215,11 @@ impl Lock {
     async fn try_once(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
         let counters = self.locks.counters();
         let mut request = self.request(name, seen);
-        let mut tried = self.locks.backend().try_acquire(&request).await;
+        let mut tried = self.locks.backend()?.try_acquire(&request).await;
         // A connection that had ended without our knowing: once more, under a new identity.
         if let Err(Error::Uncertain { .. }) = tried {
             request = self.request(name, seen);
-            tried = self.locks.backend().try_acquire(&request).await;
+            tried = self.locks.backend()?.try_acquire(&request).await;
         }
         match tried {
             Ok(Attempt::Granted(grant)) => self.guard(&request, grant, started),

@@ -16,7 +16,8 @@ use crate::{Error, Guard, Handle, Holder, Lock, LockSet, Name, Result, backends}
 /// How long [`Locks::close`] waits for releases that are still under way.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// The locks of one store. Cheap to clone; share one per process.
+/// The locks of one store. Cheap to clone; share one per process. A forked child has to connect anew: what it has inherited
+/// refuses, and leaves its parent's locks alone.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -37,6 +38,8 @@ struct Inner {
     default_ttl: Duration,
     /// Background releases under way.
     releasing: Arc<watch::Sender<usize>>,
+    /// Of the process that connected.
+    generation: u32,
 }
 
 impl Locks {
@@ -52,7 +55,9 @@ impl Locks {
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
     ///
-    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip).
+    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip). On Redis and
+    /// Redlock, `keys=plain` makes the bare name the key of a lock, instead of `lock:NAME`: for names that clients of
+    /// other make have chosen. `list` then shows every key that starts with the `prefix`, so give one.
     ///
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense, [`Unavailable`](crate::Error::Unavailable)
@@ -90,7 +95,8 @@ impl Locks {
         let keeper = Keeper::of(&clock)?;
         let default_ttl = ttl.unwrap_or(DEFAULT_TTL);
         let releasing = Arc::new(watch::Sender::new(0));
-        Ok(Self(Arc::new(Inner { backend, clock, keeper, counters: Arc::default(), default_ttl, releasing })))
+        let (counters, generation) = (Arc::default(), crate::fork::generation());
+        Ok(Self(Arc::new(Inner { backend, clock, keeper, counters, default_ttl, releasing, generation })))
     }
 
     /// A lock by name. Holds nothing yet; a bad name is reported when it is acquired.
@@ -145,7 +151,7 @@ impl Locks {
     async fn take_over(&self, handle: &Handle, ttl: Duration) -> Result<Grant> {
         check_ttl(ttl)?;
         let request = Request::new(handle.name().clone(), ttl, "".into(), Arc::default());
-        self.0.backend.attach(handle, &request).await
+        self.backend()?.attach(handle, &request).await
     }
 
     /// All holders whose name starts with `prefix` (empty: all), by name.
@@ -153,7 +159,7 @@ impl Locks {
     /// # Errors
     /// As the store fails.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
-        self.0.backend.list(prefix).await
+        self.backend()?.list(prefix).await
     }
 
     /// Who holds a lock; `None` if nobody does.
@@ -161,7 +167,7 @@ impl Locks {
     /// # Errors
     /// As the store fails, and [`Invalid`](crate::Error::Invalid) for a bad name.
     pub async fn show(&self, name: &str) -> Result<Option<Holder>> {
-        self.0.backend.show(&Name::new(name)?).await
+        self.backend()?.show(&Name::new(name)?).await
     }
 
     /// Takes a lock away from its holder, which learns the reason. The lock is free when the holder lets go or its
@@ -185,7 +191,7 @@ impl Locks {
     }
 
     async fn revoke(&self, name: &str, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        let revoked = self.0.backend.force_release(&Name::new(name)?, reason, now).await?;
+        let revoked = self.backend()?.force_release(&Name::new(name)?, reason, now).await?;
         if let Some(revoked) = &revoked {
             tracing::warn!(
                 name, reason, token = revoked.token.get(), freed = revoked.freed, victim = %revoked.holder,
@@ -200,7 +206,7 @@ impl Locks {
     /// # Errors
     /// What is in the way: the store is out of reach, or its nodes do not vote (any more, or not yet).
     pub async fn check(&self) -> Result<()> {
-        self.0.backend.check().await
+        self.backend()?.check().await
     }
 
     /// What this store can do.
@@ -216,6 +222,9 @@ impl Locks {
     /// Waits for releases of dropped guards that are still under way, a few seconds at most, and ends the
     /// connections. Guards that are still held stay held, and are not renewed any more once their process ends.
     pub async fn close(self) {
+        if self.is_inherited() {
+            return;
+        }
         let mut releasing = self.0.releasing.subscribe();
         let deadline = self.0.clock.now().plus(CLOSE);
         let _ = self.0.clock.within(Some(deadline), releasing.wait_for(|count| *count == 0)).await;
@@ -237,8 +246,16 @@ impl Locks {
         });
     }
 
-    pub(crate) fn backend(&self) -> &dyn Backend {
-        &*self.0.backend
+    /// The store, unless it is that of the process that this one was forked from.
+    pub(crate) fn backend(&self) -> Result<&dyn Backend> {
+        if self.is_inherited() {
+            return Err(crate::fork::refusal());
+        }
+        Ok(&*self.0.backend)
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.0.generation != crate::fork::generation()
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -251,6 +268,15 @@ impl Locks {
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.0.counters
+    }
+}
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        // Closing what a child has inherited would reach into its parent's sockets and timers.
+        if self.is_inherited() {
+            std::mem::forget(self.0.clone());
+        }
     }
 }
 

@@ -95,6 +95,11 @@ impl GuardSet {
         &self.guards
     }
 
+    /// The guards, each on its own from now on, in the order of their names.
+    pub fn into_guards(self) -> Vec<Guard> {
+        self.guards
+    }
+
     /// The fencing token of each name, in the order of the names.
     pub fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)> {
         self.guards.iter().map(|guard| (guard.name(), guard.token()))

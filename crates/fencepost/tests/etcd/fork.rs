@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use fencepost::Locks;
+use fencepost::{Error, Locks};
 use fencepost_testkit::etcd::Cluster;
 
 use crate::stage::{LONG, connect, take};
@@ -40,6 +40,10 @@ fn child() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let refused = guard.release().await.is_err();
+                let inherited = locks.lock("own").try_acquire().await;
+                let refused = refused && matches!(inherited, Err(Error::Unsupported { .. }));
+                drop((inherited, locks));
+                let locks = Locks::connect(&url).await.unwrap();
                 let busy = locks.lock("job").try_acquire().await.unwrap().is_none();
                 let own = locks.lock("own").ttl(LONG).try_acquire().await.unwrap().unwrap();
                 own.release().await.unwrap();

@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
+pub(super) use crate::fork::generation;
+
 /// The largest number of open files that Linux allows a process unless told otherwise.
 const MOST: usize = 1 << 20;
 
@@ -18,7 +20,6 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 static NULL: AtomicI32 = AtomicI32::new(-1);
 static STARTED: AtomicU32 = AtomicU32::new(0);
 static FINISHED: AtomicU32 = AtomicU32::new(0);
-static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Registers the handlers, once per process.
 pub(crate) fn install() -> io::Result<()> {
@@ -36,12 +37,6 @@ pub(crate) fn install() -> io::Result<()> {
         }
     });
     installed.map_err(io::Error::from_raw_os_error)
-}
-
-/// How many forks there were above this process since the library was first used. A lock taken in another generation
-/// is the parent's.
-pub(super) fn generation() -> u32 {
-    GENERATION.load(SeqCst)
 }
 
 /// Opens a file and notes it, so that no fork can slip in between: if one may have, the child has a copy that it
@@ -91,7 +86,6 @@ extern "C" fn in_parent() {
 /// Only atomics and one system call in here: other threads of the parent may have held any lock, the allocator's
 /// included.
 extern "C" fn in_child() {
-    GENERATION.fetch_add(1, SeqCst);
     FINISHED.store(STARTED.load(SeqCst), SeqCst);
     let null = NULL.load(SeqCst);
     for (word, files) in FILES.iter().enumerate().take(USED.load(SeqCst)) {

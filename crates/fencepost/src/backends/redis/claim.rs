@@ -75,7 +75,7 @@ enum Hint {
 impl<'a> Claim<'a> {
     pub(super) fn new(store: &'a Store, request: &'a Request) -> Self {
         store.warm_up();
-        let keys = Arc::new(Keys::new(&store.node.config().prefix, request.name.as_str()));
+        let keys = Arc::new(Keys::new(&store.node.config().start, request.name.as_str()));
         let letters = store.inbox.open(request.owner, request.signal.clone());
         let line = store.node.line();
         let value = record::value(request.owner, &line.channel, &request.note).into();

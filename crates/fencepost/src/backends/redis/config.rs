@@ -19,6 +19,8 @@ pub(in crate::backends) struct Config {
     pub(in crate::backends) password: Option<String>,
     pub(in crate::backends) database: u32,
     pub(in crate::backends) prefix: String,
+    /// What the key of a lock begins with, before its name.
+    pub(in crate::backends) start: String,
     /// The longest that one round trip, or a connect, may take.
     pub(in crate::backends) timeout: Duration,
     pub(in crate::backends) allow_evicting: bool,
@@ -44,6 +46,13 @@ impl Config {
         if prefix.len() > 128 || prefix.contains('\0') {
             return Err(Error::invalid("parameter `prefix` may have at most 128 bytes and no NUL"));
         }
+        let start = match url.take("keys").as_deref() {
+            None | Some("lock") => format!("{prefix}lock:"),
+            Some("plain") => prefix.clone(),
+            Some(other) => {
+                return Err(Error::invalid(format!("parameter `keys` is `lock` or `plain`, not `{other}`")));
+            }
+        };
         let timeout = url.take_duration("timeout")?.unwrap_or(timeout);
         if timeout < Duration::from_millis(1) {
             return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
@@ -77,6 +86,7 @@ impl Config {
             password,
             database,
             prefix,
+            start,
             timeout,
             allow_evicting,
             allow_replica,
@@ -131,6 +141,9 @@ mod tests {
         let config = parse("redis://:pw@h/2?prefix=app:&timeout=500ms&allow=evicting").unwrap();
         assert!(matches!(&config.address, Address::Tcp { host, port: 6379 } if host == "h"));
         assert_eq!((config.database, config.prefix.as_str()), (2, "app:"));
+        assert_eq!(config.start, "app:lock:");
+        assert_eq!(parse("redis://h?prefix=app:&keys=plain").unwrap().start, "app:");
+        assert!(parse("redis://h?keys=bare").is_err());
         assert!(config.allow_evicting && !config.allow_replica && config.tls.is_none());
         let config = parse("redis+unix:///run/r.sock?db=1").unwrap();
         assert!(matches!(&config.address, Address::Unix(path) if path.ends_with("r.sock")));

@@ -153,8 +153,8 @@ impl Dial {
             )),
             "NOPERM" => Error::config(format!(
                 "{store} does not let this user do what locks need ({text}); grant it `+@scripting +@pubsub +@string \
-                 +@list +@keyspace +@connection +info +time` on the keys `{0}lock:*` and `{{{0}*` and on all channels",
-                self.config.prefix
+                 +@list +@keyspace +@connection +info +time` on the keys `{}*` and `{{{}*` and on all channels",
+                self.config.start, self.config.prefix
             )),
             "READONLY" => fitness::replica(store),
             "MOVED" | "ASK" | "CROSSSLOT" => fitness::cluster(store),

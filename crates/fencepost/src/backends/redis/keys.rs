@@ -1,10 +1,11 @@
-//! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it; what else we keep
+//! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it, or with `keys=plain` the bare
+//! `PREFIXNAME`, for names that other clients have chosen. `start` is what comes before the name. What else we keep
 //! about it lies under a hash tag of the same text, with braces escaped so that two names never meet.
 
 use std::collections::BTreeSet;
 
 use super::resp::Value;
-use crate::Name;
+use crate::{Error, Name, Result};
 
 /// The keys of one lock.
 #[derive(Clone, Debug)]
@@ -15,8 +16,8 @@ pub(in crate::backends) struct Keys {
 }
 
 impl Keys {
-    pub(in crate::backends) fn new(prefix: &str, name: &str) -> Self {
-        let lock = format!("{prefix}lock:{name}");
+    pub(in crate::backends) fn new(start: &str, name: &str) -> Self {
+        let lock = format!("{start}{name}");
         Self { queue: beside(&lock, "queue"), fence: beside(&lock, "fence:"), lock }
     }
 
@@ -39,24 +40,48 @@ fn tag(text: &str) -> String {
     text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
 }
 
+/// Refuses a name whose key is one of those that we keep about another lock. Only with `keys=plain` is there such a name.
+pub(in crate::backends) fn check(start: &str, name: &Name) -> Result<()> {
+    match is_ours(start, &format!("{start}{name}")) {
+        true => Err(Error::invalid(format!(
+            "lock `{name}` would be a key that is kept about another lock; choose a name that does not start with a brace"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Whether a key is no lock but something that we keep about one, about a fenced resource or about a Redlock node.
+fn is_ours(start: &str, key: &str) -> bool {
+    let Some((tagged, what)) = key.strip_prefix('{').and_then(|rest| rest.split_once("}:")) else {
+        return false;
+    };
+    let Some(about) = tagged.strip_prefix(&tag(start)) else { return false };
+    match what {
+        "queue" | "waiters" | "fence" => true,
+        "token" | "value" => about.starts_with("fence:"),
+        "node" => about == "fencepost",
+        _ => what.starts_with("fence:"),
+    }
+}
+
 /// Takes the names of locks out of an answer to SCAN. Returns the next cursor; `None` if it is no such answer.
 pub(in crate::backends) fn names(
     page: Option<&Value>,
-    prefix: &str,
+    start: &str,
     names: &mut BTreeSet<Name>,
 ) -> Option<String> {
     let [next, keys] = page?.as_list()? else { return None };
-    let skip = prefix.len() + "lock:".len();
     for key in keys.as_list().unwrap_or_default() {
-        names.extend(key.as_text().and_then(|key| Name::new(key.get(skip..)?).ok()));
+        let key = key.as_text().filter(|key| !is_ours(start, key));
+        names.extend(key.and_then(|key| Name::new(key.get(start.len()..)?).ok()));
     }
     next.as_text().map(str::to_owned)
 }
 
-/// A pattern for SCAN that matches exactly the locks whose name starts with `start`.
-pub(in crate::backends) fn pattern(prefix: &str, start: &str) -> String {
+/// A pattern for SCAN that matches exactly the locks whose name starts with `prefix`.
+pub(in crate::backends) fn pattern(start: &str, prefix: &str) -> String {
     let mut pattern = String::new();
-    for character in format!("{prefix}lock:{start}").chars() {
+    for character in format!("{start}{prefix}").chars() {
         if matches!(character, '*' | '?' | '[' | ']' | '^' | '-' | '\\') {
             pattern.push('\\');
         }
@@ -73,12 +98,28 @@ mod tests {
 
     #[test]
     fn the_lock_key_is_where_others_look_for_it() {
-        let keys = Keys::new("", "order:42");
+        let keys = Keys::new("lock:", "order:42");
         assert_eq!(keys.lock, "lock:order:42");
         assert_eq!(keys.queue, "{lock:order:42}:queue");
         assert_eq!(keys.fence("ab"), "{lock:order:42}:fence:ab");
-        assert_eq!(Keys::new("app:", "a}b").queue, "{app:lock:a%7Db}:queue");
-        assert_eq!(pattern("", "a*"), "lock:a\\**");
+        assert_eq!(Keys::new("app:lock:", "a}b").queue, "{app:lock:a%7Db}:queue");
+        assert_eq!(pattern("lock:", "a*"), "lock:a\\**");
+    }
+
+    #[test]
+    fn a_key_that_is_kept_about_a_lock_is_no_lock() {
+        let keys = Keys::new("", "x");
+        for key in [keys.lock.as_str(), "{x}:cart", "{user}:token", "x:queue", "{x:queue"] {
+            assert!(!is_ours("", key), "{key}");
+            assert!(check("", &Name::new(key).unwrap()).is_ok(), "{key}");
+        }
+        let fence = keys.fence("ab");
+        for key in [&keys.queue, &fence, "{x}:waiters", "{x}:fence", "{fence:cart}:token", "{fencepost}:node"]
+        {
+            assert!(is_ours("", key), "{key}");
+            assert!(check("", &Name::new(key).unwrap()).is_err(), "{key}");
+            assert!(check("lock:", &Name::new(key).unwrap()).is_ok(), "{key}");
+        }
     }
 
     proptest! {

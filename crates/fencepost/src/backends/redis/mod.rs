@@ -97,7 +97,7 @@ impl Store {
     async fn look(&self, names: &[Name]) -> Result<Vec<(Holder, Option<String>)>> {
         let link = self.node.link(self.clock.now().plus(self.node.config().timeout)).await?;
         let keys: Vec<_> =
-            names.iter().map(|name| Keys::new(&self.node.config().prefix, name.as_str())).collect();
+            names.iter().map(|name| Keys::new(&self.node.config().start, name.as_str())).collect();
         let fences: Vec<_> = keys.iter().map(|keys| link.fence(keys)).collect();
         let mut commands: Vec<[&str; 2]> = Vec::with_capacity(names.len() * 3);
         for (keys, fence) in keys.iter().zip(&fences) {
@@ -138,6 +138,7 @@ impl Backend for Store {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        keys::check(&self.node.config().start, &request.name)?;
         Ok(match Claim::new(self, request).ask(false).await? {
             Said::Granted(grant) => Attempt::Granted(grant),
             Said::Busy { holder, .. } => Attempt::Busy(Some(holder)),
@@ -145,12 +146,13 @@ impl Backend for Store {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
+        keys::check(&self.node.config().start, &request.name)?;
         Claim::new(self, request).wait().await
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
         let name = handle.name();
-        let keys = Arc::new(Keys::new(&self.node.config().prefix, name.as_str()));
+        let keys = Arc::new(Keys::new(&self.node.config().start, name.as_str()));
         let (owner, ttl) = (handle.owner().to_string(), milliseconds(request.ttl));
         let letters = self.inbox.open(handle.owner(), request.signal.clone());
         let timeout = self.node.config().timeout.min(request.ttl);
@@ -194,12 +196,12 @@ impl Backend for Store {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
-        let pattern = keys::pattern(&self.node.config().prefix, prefix);
+        let pattern = keys::pattern(&self.node.config().start, prefix);
         let mut names = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
             let page = self.node.ask(&[&["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"]]).await?;
-            let Some(next) = keys::names(page.first(), &self.node.config().prefix, &mut names) else { break };
+            let Some(next) = keys::names(page.first(), &self.node.config().start, &mut names) else { break };
             cursor = next;
             if cursor == "0" {
                 break;
@@ -218,7 +220,7 @@ impl Backend for Store {
     }
 
     async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        let keys = Keys::new(&self.node.config().prefix, name.as_str());
+        let keys = Keys::new(&self.node.config().start, name.as_str());
         // The holder may change between the look and the script; then look again.
         for _ in 0..8 {
             let Some((holder, value)) = self.look(std::slice::from_ref(name)).await?.pop() else {

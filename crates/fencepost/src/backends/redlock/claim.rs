@@ -50,7 +50,7 @@ struct Current {
 impl<'a> Claim<'a> {
     pub(super) fn new(store: &'a Store, request: &'a Request) -> Self {
         store.warm_up();
-        let keys = Arc::new(Keys::new(&store.fleet.config.prefix, request.name.as_str()));
+        let keys = Arc::new(Keys::new(&store.fleet.config.start, request.name.as_str()));
         let line = store.fleet.line();
         Self { store, request, keys, line, contest: Contest::default(), hint: 0, queued: None, current: None }
     }

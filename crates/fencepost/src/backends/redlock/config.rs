@@ -23,7 +23,7 @@ pub(super) struct Config {
     /// The URL for messages, without passwords.
     pub(super) label: String,
     pub(super) nodes: Vec<NodeConfig>,
-    pub(super) prefix: String,
+    pub(super) start: String,
     /// The longest that a node's answer is waited for.
     pub(super) timeout: Duration,
     /// The longest lease. All clients of a deployment agree on it: a quarantine is longer.
@@ -64,13 +64,13 @@ impl Config {
         let deployment = url.take("deployment");
         let nodes = Self::nodes(&mut url)?;
         let members = members(&nodes, deployment.as_deref())?;
-        let (prefix, timeout) = (nodes[0].prefix.clone(), nodes[0].timeout);
+        let (prefix, start, timeout) = (&nodes[0].prefix, nodes[0].start.clone(), nodes[0].timeout);
         Ok(Self {
             label,
-            nodes,
             node_key: format!("{{{prefix}fencepost}}:node"),
+            nodes,
             bound_us: bound(quarantine).as_micros().to_string(),
-            prefix,
+            start,
             timeout,
             max_ttl,
             quarantine,

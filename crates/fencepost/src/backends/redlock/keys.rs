@@ -12,8 +12,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str, name: &str) -> Self {
-        let lock = format!("{prefix}lock:{name}");
+    pub(super) fn new(start: &str, name: &str) -> Self {
+        let lock = format!("{start}{name}");
         Self { counter: beside(&lock, "fence"), queue: beside(&lock, "waiters"), lock }
     }
 }

@@ -43,7 +43,7 @@ use self::fleet::{Fleet, Line, Reach};
 use self::keys::Keys;
 use self::quorum::majority;
 use self::renewal::Renewals;
-use super::redis::milliseconds;
+use super::redis::{self, milliseconds};
 use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;
 use crate::keeper::Keeper;
@@ -143,11 +143,13 @@ impl Backend for Store {
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
         self.fleet.config.check_ttl(request.ttl)?;
+        redis::keys::check(&self.fleet.config.start, &request.name)?;
         Claim::new(self, request).try_once().await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
         self.fleet.config.check_ttl(request.ttl)?;
+        redis::keys::check(&self.fleet.config.start, &request.name)?;
         Claim::new(self, request).wait().await
     }
 

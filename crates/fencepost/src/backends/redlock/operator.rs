@@ -139,11 +139,11 @@ async fn scan(
     names: &mut BTreeSet<Name>,
 ) -> Result<(), Verdict> {
     let config = &store.fleet.config;
-    let pattern = keys::pattern(&config.prefix, prefix);
+    let pattern = keys::pattern(&config.start, prefix);
     let mut cursor = "0".to_owned();
     loop {
         let page = ask(store, link, &[&["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"]]).await?;
-        let Some(next) = keys::names(page.first(), &config.prefix, names) else { return Ok(()) };
+        let Some(next) = keys::names(page.first(), &config.start, names) else { return Ok(()) };
         cursor = next;
         if cursor == "0" {
             return Ok(());
@@ -180,8 +180,7 @@ fn ask(
 
 /// What each node has of some locks.
 async fn look(store: &Store, links: &[Result<Arc<Link>, Verdict>], names: &[Name]) -> Result<Look> {
-    let keys: Vec<_> =
-        names.iter().map(|name| Keys::new(&store.fleet.config.prefix, name.as_str())).collect();
+    let keys: Vec<_> = names.iter().map(|name| Keys::new(&store.fleet.config.start, name.as_str())).collect();
     let node_key = store.fleet.config.node_key.as_str();
     let mut commands: Vec<[&str; 2]> = Vec::with_capacity(1 + names.len() * 3);
     commands.push(["GET", node_key]);
@@ -261,7 +260,7 @@ pub(super) async fn force_release(
 ) -> Result<Option<Revoked>> {
     store.warm_up();
     let fleet = &store.fleet;
-    let keys = Arc::new(Keys::new(&fleet.config.prefix, name.as_str()));
+    let keys = Arc::new(Keys::new(&fleet.config.start, name.as_str()));
     // The holder may change between the look and the ballot; then look again.
     for _ in 0..8 {
         let links = links(store).await?;

@@ -51,7 +51,7 @@ pub(super) async fn attach(store: &Store, handle: &Handle, request: &Request) ->
     let (sender, decided) = oneshot::channel();
     let takeover = Arc::new(Takeover {
         fleet: fleet.clone(),
-        keys: Arc::new(Keys::new(&fleet.config.prefix, name.as_str())),
+        keys: Arc::new(Keys::new(&fleet.config.start, name.as_str())),
         owner: handle.owner().to_string(),
         token: handle.token().to_string(),
         px: milliseconds(life),

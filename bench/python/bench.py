@@ -1,0 +1,214 @@
+"""Measures Fencepost and its peers in turns, in one run on the same servers, and prints tables of ratios.
+
+Each peer has a process of its own. A measure goes round all of them several times, so that whatever else the machine does
+meets everybody; the figure of a peer is the median of its rounds. `raw` is the raw limit: the two commands of a lock without
+a token, hand-encoded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import fencepost
+
+HERE = Path(__file__).parent
+SECONDS = float(os.environ.get("SECS", "1"))
+ROUNDS = int(os.environ.get("ROUNDS", "7"))
+
+SINGLE = ["raw", "fencepost", "redis-py", "python-redis-lock", "fencepost.aio", "redis-py asyncio"]
+FLEET = ["fencepost x5", "redlock-py x5", "pottery x5", "fencepost.aio x5", "aioredlock x5"]
+
+
+class Servers:
+    def __init__(self) -> None:
+        self._kit = subprocess.Popen(
+            [os.environ["FENCEPOST_SERVERS"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(self, what: str) -> str:
+        self._kit.stdin.write(what + "\n")
+        self._kit.stdin.flush()
+        return self._kit.stdout.readline().strip()
+
+    def close(self) -> None:
+        self._kit.communicate()
+
+
+class Worker:
+    def __init__(self, peer: str, redis_url: str, fleet: str) -> None:
+        self.peer = peer
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py"), peer, redis_url, fleet],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        if self._process.stdout.readline().strip() != "ready":
+            raise SystemExit(f"{peer} does not start")
+
+    def tell(self, command: str) -> None:
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        return json.loads(line) if line.startswith("{") else {"error": line or "it ended"}
+
+    def ask(self, command: str) -> dict[str, Any]:
+        self.tell(command)
+        return self.answer()
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def rounds(peers: list[str], workers: int, redis_url: str, fleet: str) -> dict[str, dict[str, float]]:
+    running = [Worker(peer, redis_url, fleet) for peer in peers]
+    seen: dict[str, list[dict[str, Any]]] = {peer: [] for peer in peers}
+    for _ in range(ROUNDS):
+        for worker in random.sample(running, len(running)):
+            seen[worker.peer].append(worker.ask(f"cycle {workers} {SECONDS}"))
+    for worker in running:
+        worker.close()
+    return {
+        peer: {field: statistics.median(one[field] for one in answers) for field in ("p50_us", "per_s")}
+        for peer, answers in seen.items()
+    }
+
+
+def table(title: str, head: list[str], rows: list[list[str]]) -> None:
+    print(f"\n### {title}\n\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    sys.stdout.flush()
+
+
+def cycles(title: str, found: dict[str, dict[str, float]], base: str) -> None:
+    rows = []
+    for peer, figures in found.items():
+        ratio = figures["p50_us"] / found[base]["p50_us"]
+        rate = figures["per_s"] / found[base]["per_s"]
+        rows.append([peer, f"{figures['p50_us']:.0f}", f"{ratio:.2f}", f"{figures['per_s']:.0f}", f"{rate:.2f}"])
+    table(title, ["", "p50 us", f"of {base}", "per s", f"of {base}"], rows)
+
+
+def cycle(redis_url: str, fleet: str) -> None:
+    found = rounds(SINGLE, 1, redis_url, fleet)
+    cycles("acquire + release, one Redis, 1 worker", found, "redis-py")
+    print(f"\nraw limit: {found['raw']['p50_us']:.0f} us; fencepost {found['fencepost']['p50_us'] / found['raw']['p50_us']:.2f} of it")
+
+
+def cycle16(redis_url: str, fleet: str) -> None:
+    cycles("acquire + release, one Redis, 16 workers", rounds(SINGLE, 16, redis_url, fleet), "redis-py")
+    cycles("acquire + release, five Redis, 16 workers", rounds(FLEET, 16, redis_url, fleet), "redlock-py x5")
+
+
+def fleet_cycle(redis_url: str, fleet: str) -> None:
+    cycles("acquire + release, five Redis, 1 worker", rounds(FLEET, 1, redis_url, fleet), "redlock-py x5")
+
+
+def handover(redis_url: str, fleet: str) -> None:
+    rows, best = [], None
+    for peer in [*SINGLE[1:], *FLEET]:
+        pair = [Worker(peer, redis_url, fleet) for _ in range(2)]
+        with tempfile.NamedTemporaryFile() as turns:
+            turns.write(bytes(8))
+            turns.flush()
+            for worker in pair:
+                worker.tell(f"wake {turns.name} {10 * SECONDS}")
+            told = [worker.answer()["events"] for worker in pair]
+        events = sorted((at, what, who) for who, events in enumerate(told) for what, at in events)
+        for worker in pair:
+            worker.close()
+        gaps = [
+            after[0] - before[0]
+            for before, after in zip(events, events[1:])
+            if before[1] == "gave" and after[1] == "had" and before[2] != after[2]
+        ]
+        gap = statistics.median(gaps) * 1e3 if gaps else float("nan")
+        if not peer.startswith("fencepost"):
+            best = gap if best is None else min(best, gap)
+        rows.append((peer, gap, len(gaps)))
+    table(
+        "hand-over between two processes: from calling release to the other's acquire having returned",
+        ["", "p50 ms", "of the best peer", "times"],
+        [[peer, f"{gap:.2f}", f"{gap / best:.2f}", str(count)] for peer, gap, count in rows],
+    )
+
+
+def hold(redis_url: str, fleet: str) -> None:
+    rows = []
+    for peer in ("fencepost", "python-redis-lock"):
+        worker = Worker(peer, redis_url, fleet)
+        found = worker.ask("hold 10000 15")
+        worker.close()
+        if "held" not in found:
+            rows.append([peer, *["-"] * 6, str(found.get("error"))])
+            continue
+        cells = [found["held"], found["held"] - found["still"], found["rss_kb"] // 1024, found["threads"]]
+        figures = [f"{found['cpu_pct']:.0f}", f"{found['acquire_s']:.1f}", found["error"] or ""]
+        rows.append([peer, *map(str, cells), *figures])
+        empty(redis_url)
+    table(
+        "10,000 locks held and renewed for 15 s, ttl 5 s",
+        ["", "acquired", "lost", "RSS MB", "threads", "CPU %", "acquired in s", ""],
+        rows,
+    )
+
+
+def empty(redis_url: str) -> None:
+    """Lets the next one begin with an empty server."""
+    import redis
+
+    redis.Redis.from_url(redis_url).flushall()
+
+
+def busy(redis_url: str, fleet: str) -> None:
+    rows = []
+    for peer in ("fencepost", "python-redis-lock"):
+        worker = Worker(peer, redis_url, fleet)
+        found = worker.ask("busy 30")
+        worker.close()
+        rows.append([peer, str(found.get("gone", found.get("error"))), str(found.get("least_ms", ""))])
+    table(
+        "a lock of 2 s under eight threads of pure Python for 30 s",
+        ["", "looks that found it gone", "least time left, ms"],
+        rows,
+    )
+
+
+MEASURES = {
+    "cycle": cycle,
+    "cycle16": cycle16,
+    "fleet": fleet_cycle,
+    "handover": handover,
+    "hold": hold,
+    "busy": busy,
+}
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or list(MEASURES)
+    unknown = [name for name in chosen if name not in MEASURES]
+    if unknown:
+        raise SystemExit(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
+    servers = Servers()
+    redis_url, fleet = servers.start("redis"), servers.start("fleet 5")
+    fencepost.init(fleet)
+    print(f"Python {sys.version.split()[0]}, fencepost {fencepost.__version__}, {os.cpu_count()} cores")
+    for name in chosen:
+        MEASURES[name](redis_url, fleet)
+    servers.close()
+
+
+main()

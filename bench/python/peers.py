@@ -1,0 +1,122 @@
+"""One small adapter a library: `acquire(name)` returns what `release` takes. Defaults are kept, but waiting has no end."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Awaitable, Callable
+from urllib.parse import urlsplit
+
+TTL = 30
+ASYNC = {"fencepost.aio", "fencepost.aio x5", "redis-py asyncio", "aioredlock x5"}
+
+
+class Raw:
+    """The two commands of a lock without a token, hand-encoded over one socket: what any client has to pay."""
+
+    RELEASE = b"if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        self._socket = socket.create_connection((place.hostname, place.port or 6379))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sha = self._ask(b"SCRIPT", b"LOAD", self.RELEASE).split(b"\r\n")[1]
+
+    def _ask(self, *words: bytes) -> bytes:
+        self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+        return self._socket.recv(4096)
+
+    def acquire(self, name: str) -> str:
+        assert self._ask(b"SET", name.encode(), b"0123456789abcdef", b"NX", b"PX", b"30000") == b"+OK\r\n"
+        return name
+
+    def release(self, name: str) -> None:
+        assert self._ask(b"EVALSHA", self._sha, b"1", name.encode(), b"0123456789abcdef") == b":1\r\n"
+
+
+def dictionaries(fleet: str) -> list[dict[str, Any]]:
+    places = fleet.removeprefix("redlock://").split(",")
+    return [{"host": place.split(":")[0], "port": int(place.split(":")[1])} for place in places]
+
+
+def blocking(peer: str, redis_url: str, fleet: str) -> Callable[[], tuple[Callable[[str], Any], Callable[[Any], Any]]]:
+    """Makes what one thread uses; clients are shared, as the libraries' documentation does it."""
+    if peer == "raw":
+        def make_raw() -> Any:
+            raw = Raw(redis_url)
+            return raw.acquire, raw.release
+
+        return make_raw
+    if peer in ("fencepost", "fencepost x5"):
+        import fencepost
+
+        locks = fencepost.connect(fleet if peer.endswith("x5") else redis_url)
+        return lambda: (lambda name: locks.lock(name, ttl=TTL).acquire(), lambda guard: guard.release())
+    if peer in ("redis-py", "python-redis-lock"):
+        import redis
+
+        client = redis.Redis.from_url(redis_url)
+        if peer == "redis-py":
+            def take(name: str) -> Any:
+                lock = client.lock(name, timeout=TTL)
+                assert lock.acquire()
+                return lock
+        else:
+            import redis_lock
+
+            def take(name: str) -> Any:
+                lock = redis_lock.Lock(client, name, expire=TTL)
+                assert lock.acquire()
+                return lock
+
+        return lambda: (take, lambda lock: lock.release())
+    if peer == "redlock-py x5":
+        import redlock
+
+        manager = redlock.Redlock(dictionaries(fleet), retry_count=10**9)
+
+        def take_redlock(name: str) -> Any:
+            lock = manager.lock(name, TTL * 1000)
+            assert lock
+            return lock
+
+        return lambda: (take_redlock, manager.unlock)
+    if peer == "pottery x5":
+        import pottery
+        import redis
+
+        masters = {redis.Redis(**place) for place in dictionaries(fleet)}
+
+        def take_pottery(name: str) -> Any:
+            lock = pottery.Redlock(key=name, masters=masters, auto_release_time=TTL)
+            assert lock.acquire()
+            return lock
+
+        return lambda: (take_pottery, lambda lock: lock.release())
+    raise SystemExit(f"no peer `{peer}`")
+
+
+async def asynchronous(
+    peer: str, redis_url: str, fleet: str
+) -> tuple[Callable[[str], Awaitable[Any]], Callable[[Any], Awaitable[Any]]]:
+    if peer.startswith("fencepost.aio"):
+        import fencepost.aio
+
+        locks = await fencepost.aio.connect(fleet if peer.endswith("x5") else redis_url)
+        return (lambda name: locks.lock(name, ttl=TTL).acquire()), (lambda guard: guard.release())
+    if peer == "redis-py asyncio":
+        import redis.asyncio
+
+        client = redis.asyncio.Redis.from_url(redis_url)
+
+        async def take(name: str) -> Any:
+            lock = client.lock(name, timeout=TTL)
+            assert await lock.acquire()
+            return lock
+
+        return take, (lambda lock: lock.release())
+    if peer == "aioredlock x5":
+        import aioredlock
+
+        manager = aioredlock.Aioredlock(dictionaries(fleet), retry_count=10**6)
+        return (lambda name: manager.lock(name, lock_timeout=TTL)), manager.unlock
+    raise SystemExit(f"no peer `{peer}`")

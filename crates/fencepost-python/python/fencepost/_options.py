@@ -1,0 +1,110 @@
+"""The options of a lock. Wrong ones are refused when they are given, not when the lock is acquired."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypedDict, Union
+
+from ._errors import Invalid
+
+Duration = Union[float, datetime.timedelta]
+"""Seconds, or a timedelta."""
+
+Schedule = tuple[float, float, Union[list[float], None], Union[int, None], bool]
+
+
+class Options(TypedDict):
+    """Options as the native half takes them."""
+
+    ttl: float | None
+    wait: float | None
+    retry: Schedule | None
+    note: str
+    renew: bool
+    renew_every: float | None
+    max_hold: float | None
+
+
+def seconds(what: str, duration: Duration) -> float:
+    """A duration in seconds."""
+    if isinstance(duration, datetime.timedelta):
+        duration = duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, (int, float)):
+        raise Invalid(f"{what} is a number of seconds or a timedelta, not {duration!r}")
+    if not math.isfinite(duration) or duration < 0:
+        raise Invalid(f"{what} must be a number of seconds from 0 on, this one is {duration}")
+    return float(duration)
+
+
+def optional_seconds(what: str, duration: Duration | None) -> float | None:
+    """A duration in seconds, if there is one."""
+    return None if duration is None else seconds(what, duration)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """A schedule of tries, for callers that want to poll instead of queueing. Made by `fixed`, `exponential` or `after`.
+
+    `attempts` is the largest number of tries in all, the first one included. `jitter` shortens each pause at random by
+    up to a half, so that many clients do not try in step.
+    """
+
+    first: float
+    most: float
+    pauses: tuple[float, ...] | None = None
+    attempts: int | None = None
+    jitter: bool = False
+
+    @classmethod
+    def fixed(cls, pause: Duration, *, attempts: int | None = None, jitter: bool = False) -> Retry:
+        """Tries again after the same pause each time."""
+        return cls.exponential(pause, pause, attempts=attempts, jitter=jitter)
+
+    @classmethod
+    def exponential(
+        cls, first: Duration, most: Duration, *, attempts: int | None = None, jitter: bool = False
+    ) -> Retry:
+        """Tries again after `first`, then twice that, and so on, up to `most` between two tries."""
+        return cls(seconds("a pause", first), seconds("a pause", most), None, _tries(attempts), jitter)
+
+    @classmethod
+    def after(cls, pauses: Iterable[Duration], *, attempts: int | None = None, jitter: bool = False) -> Retry:
+        """Tries again after each of these pauses in turn, and then no more."""
+        listed = tuple(seconds("a pause", pause) for pause in pauses)
+        return cls(0.0, 0.0, listed, _tries(attempts), jitter)
+
+    def _schedule(self) -> Schedule:
+        pauses = None if self.pauses is None else list(self.pauses)
+        return (self.first, self.most, pauses, self.attempts, self.jitter)
+
+
+def _tries(attempts: int | None) -> int | None:
+    if attempts is not None and not 1 <= attempts < 2**32:
+        raise Invalid(f"attempts is a number of tries from 1 on, this one is {attempts!r}")
+    return attempts
+
+
+def options(
+    ttl: Duration | None,
+    wait: Duration | None,
+    retry: Retry | None,
+    note: str,
+    renew: bool,
+    renew_every: Duration | None,
+    max_hold: Duration | None,
+) -> Options:
+    """Checks the options of a lock."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise Invalid(f"retry is made by fencepost.Retry, as in Retry.fixed(0.1), not {retry!r}")
+    return {
+        "ttl": optional_seconds("ttl", ttl),
+        "wait": optional_seconds("wait", wait),
+        "retry": None if retry is None else retry._schedule(),
+        "note": note,
+        "renew": bool(renew),
+        "renew_every": optional_seconds("renew_every", renew_every),
+        "max_hold": optional_seconds("max_hold", max_hold),
+    }

@@ -1,0 +1,72 @@
+//! A forked child holds nothing of what its parent holds, says so, and leaves it alone.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "redis")]
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use fencepost::{Error, Loss, State, blocking};
+use fencepost_testkit::{eventually, redis::Server};
+
+#[test]
+fn a_forked_child_leaves_its_parents_locks_alone() {
+    let server = Server::start();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "parent", "--nocapture"])
+        .env("FENCEPOST_FORK", server.url())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(server.keys_like("lock:*"), [""; 0]);
+}
+
+/// Not a test of its own: what the process does that forks.
+#[test]
+fn parent() {
+    let Ok(url) = std::env::var("FENCEPOST_FORK") else { return };
+    let locks = blocking::Locks::connect(&url).unwrap();
+    let guard = locks.lock("job").ttl(Duration::from_millis(900)).acquire().unwrap();
+    for _ in 0..3 {
+        // SAFETY: the only other threads are the library's and the test's, and the child uses what it may use by its contract.
+        #[allow(unsafe_code)]
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                use_what_is_inherited(&url, locks, guard)
+            }));
+            // SAFETY: ends the process without running anything else.
+            #[allow(unsafe_code)]
+            unsafe {
+                libc::_exit(i32::from(fine.is_err()))
+            };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child above.
+        #[allow(unsafe_code)]
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+    }
+    // The child has closed what it had inherited; the timer and the sockets of this process still work.
+    let before = locks.stats().renewed;
+    eventually("renewals go on", || locks.stats().renewed >= before + 4);
+    guard.release().unwrap();
+}
+
+fn use_what_is_inherited(url: &str, locks: blocking::Locks, guard: blocking::Guard) {
+    assert_eq!(guard.state(), State::Lost(Loss::Forked));
+    assert_eq!(guard.valid_for(), Some(Duration::ZERO));
+    assert!(matches!(guard.extend(), Err(Error::Lost { why: Loss::Forked, .. })));
+    assert!(matches!(guard.release(), Err(Error::Lost { why: Loss::Forked, .. })));
+    let refused = locks.lock("own").try_acquire().unwrap_err();
+    assert!(
+        matches!(refused, Error::Unsupported { .. }) && refused.to_string().contains("connect anew"),
+        "{refused}"
+    );
+    assert!(matches!(locks.list(""), Err(Error::Unsupported { .. })));
+    drop(locks);
+    let own = blocking::Locks::connect(url).unwrap();
+    assert!(own.lock("job").try_acquire().unwrap().is_none());
+    own.lock("own").acquire().unwrap().release().unwrap();
+}
