@@ -3,8 +3,8 @@
 //!
 //! All of this runs on the keeper's runtime.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use prost::Message;
@@ -12,9 +12,9 @@ use prost::Message;
 use super::beat::Stamp;
 use super::config::Config;
 use super::grpc::Trouble;
-use super::link::{Endpoint, Link, Watch};
+use super::link::Watch;
+use super::members::Members;
 use super::proto::{Compare, Header, LeaseResponse, Request, TxnRequest, TxnResponse};
-use crate::backend::lock;
 use crate::clock::{Clock, Moment};
 use crate::{Error, Result, Source};
 
@@ -26,13 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct Client {
     pub(super) config: Config,
     pub(super) clock: Clock,
-    endpoints: Vec<Endpoint>,
-    /// Which of them is asked next.
-    turn: AtomicUsize,
-    /// With the turn in which it was made.
-    link: Mutex<Option<(usize, Arc<Link>)>>,
-    /// One connects at a time.
-    opening: tokio::sync::Mutex<()>,
+    members: Members,
     /// The latest revision that a transaction was answered with.
     revision: AtomicI64,
     /// Which cluster it was; zero before the first answer.
@@ -81,12 +75,6 @@ impl Answer<LeaseResponse> {
     }
 }
 
-/// Whom a request went to, or would have gone to.
-struct Tried {
-    turn: usize,
-    link: Option<Arc<Link>>,
-}
-
 /// What to do about trouble.
 enum Cure {
     /// Ask again: somewhere else, or after a new login. What was asked for may have been done, or be done later.
@@ -99,14 +87,11 @@ enum Cure {
 
 impl Client {
     pub(super) fn new(config: Config, clock: Clock) -> Result<Self> {
-        let endpoints = Endpoint::all(&config)?;
+        let members = Members::new(&config)?;
         Ok(Self {
             config,
             clock,
-            endpoints,
-            turn: AtomicUsize::new(0),
-            link: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            members,
             revision: AtomicI64::new(0),
             cluster: AtomicU64::new(0),
             stranger: OnceLock::new(),
@@ -117,53 +102,8 @@ impl Client {
         Error::Unavailable { store: self.config.label.clone(), source: source.into() }
     }
 
-    /// Whom a request that is sent now goes to.
-    fn whom(&self) -> usize {
-        match &*lock(&self.link) {
-            Some((turn, link)) if !link.is_over() => *turn,
-            _ => self.turn.load(Ordering::Relaxed),
-        }
-    }
-
-    /// The connection, made first if there is none. Notes what was tried for that.
-    async fn link(&self, tried: &mut Tried) -> Result<Arc<Link>, Trouble> {
-        if let Some(link) = self.open_link(tried) {
-            return Ok(link);
-        }
-        let _one = self.opening.lock().await;
-        if let Some(link) = self.open_link(tried) {
-            return Ok(link);
-        }
-        *tried = Tried { turn: self.turn.load(Ordering::Relaxed), link: None };
-        let endpoint = &self.endpoints[tried.turn % self.endpoints.len()];
-        let link = Arc::new(Link::open(endpoint, self.config.login.as_ref()).await?);
-        tried.link = Some(link.clone());
-        *lock(&self.link) = Some((tried.turn, link.clone()));
-        Ok(link)
-    }
-
-    fn open_link(&self, tried: &mut Tried) -> Option<Arc<Link>> {
-        let (turn, link) = lock(&self.link).clone().filter(|(_, link)| !link.is_over())?;
-        *tried = Tried { turn, link: Some(link.clone()) };
-        Some(link)
-    }
-
-    /// Leaves a member that did not serve us; the next connection is to the next one. Of many requests that fail with one
-    /// member only the first does this, or they would leave the next one, too.
-    fn leave(&self, tried: &Tried) {
-        let mut current = lock(&self.link);
-        let is_current = |(_, link): &mut (usize, Arc<Link>)| {
-            tried.link.as_ref().map_or(link.is_over(), |failed| Arc::ptr_eq(link, failed))
-        };
-        if let Some((_, link)) = current.take_if(is_current) {
-            link.close();
-        }
-        let next = tried.turn.wrapping_add(1);
-        let _ = self.turn.compare_exchange(tried.turn, next, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
     pub(super) fn close(&self) {
-        lock(&self.link).take();
+        self.members.close();
     }
 
     /// How long one member has to answer: not all of the time. Where there is no other, it is the connection that may have
@@ -179,34 +119,34 @@ impl Client {
         timeout: Duration,
     ) -> Result<Answer<B>, Fault> {
         let deadline = self.clock.now().plus(timeout.min(self.config.timeout));
+        let patience = self.patience().min(timeout);
         let (mut unknown, mut pause) = (false, PAUSE);
         loop {
-            let sent = self.clock.now();
-            let until = deadline.min(sent.plus(self.patience()));
-            let first = self.whom();
-            let mut tried = Tried { turn: first, link: None };
-            let attempt = self.clock.within(Some(until), async {
-                let link = self.link(&mut tried).await?;
-                link.call(path, message).await
+            let began = self.clock.now();
+            let connection = self.members.connection();
+            let mut sent = None;
+            let attempt = self.clock.within(Some(deadline.min(began.plus(patience))), async {
+                let link = connection.link().await?;
+                let sent = *sent.insert(self.clock.now());
+                Ok((sent, link.call(path, message).await?))
             });
-            let attempt = attempt.await;
-            let timed_out = attempt.is_none();
-            let (why, done) = match attempt {
-                Some(Ok(value)) => return Ok(Answer { value, sent, unknown }),
+            let waited = || self.clock.now().since(began);
+            let (why, done, left) = match attempt.await {
+                Some(Ok((sent, value))) => return Ok(Answer { value, sent, unknown }),
                 Some(Err(trouble)) => match self.cure(trouble) {
-                    Cure::Again { why, done } => (why, done),
+                    Cure::Again { why, done } => (why, done, true),
                     Cure::Give(fault) => return Err(fault),
                 },
+                // Whoever has little time left says nothing about a member that does not answer in it.
                 None => {
-                    let waited = crate::format_duration(self.clock.now().since(sent));
-                    (format!("no answer within {waited}").into(), true)
+                    let why = format!("no answer within {}", crate::format_duration(waited()));
+                    (why.into(), true, waited() >= patience / 2)
                 }
             };
             // Without a connection nothing was sent.
-            unknown |= done && tried.link.is_some();
-            // A member that we came to late, because another one hung, has not had its time yet.
-            if !timed_out || tried.turn == first {
-                self.leave(&tried);
+            unknown |= done && sent.is_some();
+            if left {
+                self.members.leave(&connection);
             }
             let again = self.clock.now().plus(pause);
             if again >= deadline {
@@ -318,16 +258,14 @@ impl Client {
     /// Watches a key: from now on, or from a revision of the past.
     pub(super) async fn watch(&self, key: &[u8], from: i64) -> Option<Watch> {
         let deadline = self.clock.now().plus(self.patience());
-        let first = self.whom();
-        let mut tried = Tried { turn: first, link: None };
-        let link = self.clock.within(Some(deadline), self.link(&mut tried)).await;
-        if let Some(Ok(link)) = link {
-            return Some(link.watch(key, from));
+        let connection = self.members.connection();
+        match self.clock.within(Some(deadline), connection.link()).await {
+            Some(Ok(link)) => Some(link.watch(key, from)),
+            _ => {
+                self.members.leave(&connection);
+                None
+            }
         }
-        if link.is_some() || tried.turn == first {
-            self.leave(&tried);
-        }
-        None
     }
 }
 
@@ -338,17 +276,6 @@ mod tests {
 
     fn client(url: &str) -> Client {
         Client::new(Config::from_url(StoreUrl::parse(url).unwrap()).unwrap(), Clock::system()).unwrap()
-    }
-
-    #[test]
-    fn a_member_is_left_once_by_all_who_wait_for_it() {
-        let client = client("etcd://dead,live");
-        let tried = || Tried { turn: client.whom(), link: None };
-        let waiting = [tried(), tried(), tried()];
-        waiting.iter().for_each(|tried| client.leave(tried));
-        assert_eq!(client.whom(), 1);
-        client.leave(&tried());
-        assert_eq!(client.whom(), 2);
     }
 
     #[test]

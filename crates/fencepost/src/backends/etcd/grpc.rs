@@ -12,7 +12,7 @@ use prost::Message;
 const MOST: usize = 64 << 20;
 
 /// What came instead of an answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Trouble {
     /// The connection broke; the server may or may not have acted.
     Broken(String),

@@ -14,6 +14,7 @@ mod keys;
 mod lease_requests;
 mod leases;
 mod link;
+mod members;
 mod mind;
 mod operator;
 mod place;
