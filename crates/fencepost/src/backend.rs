@@ -238,6 +238,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// Whether the store can grant locks now; the error says what is in the way.
     async fn check(&self) -> Result<()>;
 
+    /// Waits until all that dropped futures have left behind is undone.
+    async fn settle(&self) {}
+
     /// Ends what runs in the background for this store. Held locks stay held.
     async fn close(&self);
 }

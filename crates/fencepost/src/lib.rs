@@ -37,6 +37,7 @@ mod backend;
 mod backends;
 pub mod blocking;
 mod clock;
+mod errands;
 mod error;
 mod events;
 pub mod fence;

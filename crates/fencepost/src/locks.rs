@@ -4,16 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::backend::{Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;
+use crate::errands::Errands;
 use crate::events::{Counters, Stats};
 use crate::keeper::Keeper;
 use crate::options::{DEFAULT_TTL, Options, check_ttl};
 use crate::{Error, Guard, Handle, Holder, Lock, LockSet, Name, Result, backends};
 
-/// How long [`Locks::close`] waits for releases that are still under way.
+/// How long [`Locks::close`] waits for what is still under way.
 const CLOSE: Duration = Duration::from_secs(5);
 
 /// The locks of one store. Cheap to clone; share one per process. A forked child has to connect anew: what it has inherited
@@ -37,7 +36,7 @@ struct Inner {
     counters: Arc<Counters>,
     default_ttl: Duration,
     /// Background releases under way.
-    releasing: Arc<watch::Sender<usize>>,
+    releases: Errands,
     /// Of the process that connected.
     generation: u32,
 }
@@ -94,9 +93,9 @@ impl Locks {
         let clock = backend.clock().clone();
         let keeper = Keeper::of(&clock)?;
         let default_ttl = ttl.unwrap_or(DEFAULT_TTL);
-        let releasing = Arc::new(watch::Sender::new(0));
-        let (counters, generation) = (Arc::default(), crate::fork::generation());
-        Ok(Self(Arc::new(Inner { backend, clock, keeper, counters, default_ttl, releasing, generation })))
+        let (counters, releases) = (Arc::default(), Errands::default());
+        let generation = crate::fork::generation();
+        Ok(Self(Arc::new(Inner { backend, clock, keeper, counters, default_ttl, releases, generation })))
     }
 
     /// A lock by name. Holds nothing yet; a bad name is reported when it is acquired.
@@ -219,31 +218,28 @@ impl Locks {
         self.0.counters.read()
     }
 
-    /// Waits for releases of dropped guards that are still under way, a few seconds at most, and ends the
-    /// connections. Guards that are still held stay held, and are not renewed any more once their process ends.
+    /// Waits for the releases of dropped guards and the undoing of dropped acquires that are still under way, a few seconds at most, and
+    /// ends the connections. Guards that are still held stay held, and are not renewed any more once their process ends.
     pub async fn close(self) {
         if self.is_inherited() {
             return;
         }
-        let mut releasing = self.0.releasing.subscribe();
         let deadline = self.0.clock.now().plus(CLOSE);
-        let _ = self.0.clock.within(Some(deadline), releasing.wait_for(|count| *count == 0)).await;
+        let settled = async {
+            self.0.releases.done().await;
+            self.0.backend.settle().await;
+        };
+        if self.0.clock.within(Some(deadline), settled).await.is_none() {
+            tracing::warn!(
+                store = self.capabilities().store,
+                "the store did not answer in time: locks that were given back just now may last until their ttl"
+            );
+        }
         self.0.backend.close().await;
     }
 
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
-        struct Leave(Arc<watch::Sender<usize>>);
-        impl Drop for Leave {
-            fn drop(&mut self) {
-                self.0.send_modify(|count| *count -= 1);
-            }
-        }
-        self.0.releasing.send_modify(|count| *count += 1);
-        let leave = Leave(self.0.releasing.clone());
-        self.0.keeper.spawn(async move {
-            job.await;
-            drop(leave);
-        });
+        self.0.releases.spawn(&self.0.keeper, job);
     }
 
     /// The store, unless it is that of the process that this one was forked from.

@@ -25,6 +25,8 @@ on_every_store!(
     attach_may_be_dropped_at_any_await,
     scope_may_be_dropped_at_any_await,
     a_lock_set_may_be_dropped_at_any_await,
+    a_dropped_acquire_is_undone_when_close_returns,
+    a_dropped_waiter_is_gone_when_close_returns,
     a_dropped_guard_releases,
     a_guard_dropped_on_a_plain_thread_releases,
     a_guard_dropped_with_its_runtime_releases,
@@ -144,6 +146,42 @@ async fn a_dropped_waiter_does_not_hold_up_the_next(stage: Stage) {
     held.release().await.unwrap();
     bounded("the second gets the lock", second).await.unwrap().release().await.unwrap();
     stage.is_clear().await;
+}
+
+/// Who ends its process next can undo nothing any more.
+async fn a_dropped_acquire_is_undone_when_close_returns(stage: Stage) {
+    let rival = stage.locks().await;
+    at_every_await(async |count| {
+        let locks = stage.locks().await;
+        let completed = completed(poll_and_drop(patient(&locks, "a").acquire(), count).await);
+        locks.close().await;
+        takes_at_once(&rival, "a").await;
+        completed
+    })
+    .await;
+    stage.is_clear().await;
+}
+
+async fn a_dropped_waiter_is_gone_when_close_returns(stage: Stage) {
+    let (holder, rival) = (stage.locks().await, stage.locks().await);
+    at_every_await(async |count| {
+        let (held, locks) = (take(&holder, "a").await, stage.locks().await);
+        let lock = patient(&locks, "a");
+        let waits = poll_and_drop(lock.acquire(), count);
+        let parked = tokio::time::timeout(PARKED, waits).await.is_err();
+        drop(lock);
+        locks.close().await;
+        held.release().await.unwrap();
+        takes_at_once(&rival, "a").await;
+        parked
+    })
+    .await;
+    stage.is_clear().await;
+}
+
+async fn takes_at_once(locks: &Locks, name: &str) {
+    let guard = locks.lock(name).ttl(LONG).try_acquire().await.unwrap();
+    guard.expect("nothing is left that holds it").release().await.unwrap();
 }
 
 async fn try_acquire_may_be_dropped_at_any_await(stage: Stage) {

@@ -140,6 +140,12 @@ impl Backend for Store {
         }
     }
 
+    async fn settle(&self) {
+        if let Ok(session) = self.session() {
+            session.errands.done().await;
+        }
+    }
+
     async fn close(&self) {
         let Ok(session) = self.session() else { return };
         let job = session.clone();

@@ -12,6 +12,7 @@ use super::record;
 use super::renewals::Renewals;
 use super::seats::Seats;
 use crate::clock::Clock;
+use crate::errands::Errands;
 use crate::keeper::Keeper;
 use crate::{Holder, Name, Result};
 
@@ -22,6 +23,7 @@ pub(super) struct Session {
     pub(super) seats: Arc<Seats>,
     pub(super) renewals: Arc<Renewals>,
     pub(super) keeper: Arc<Keeper>,
+    pub(super) errands: Errands,
     pub(super) clock: Clock,
     process: u32,
 }
@@ -36,6 +38,7 @@ impl Session {
             seats: Arc::default(),
             renewals: Arc::new(Renewals::new(keeper.clone())),
             keeper,
+            errands: Errands::default(),
             clock: clock.clone(),
             process: std::process::id(),
         }))
@@ -55,7 +58,7 @@ impl Session {
             return Err(self.client.unavailable("this lock is of the process that this one was forked from"));
         }
         let ended = || Err(self.client.unavailable("the keeper has ended"));
-        self.keeper.carry_out(job).await.unwrap_or_else(ended)
+        self.errands.carry_out(&self.keeper, job).await.unwrap_or_else(ended)
     }
 
     /// Who contends for a name, in order.
@@ -103,7 +106,7 @@ impl Session {
     /// Gives up a place in the queue, or a lock, in the background. The seat goes when the key has.
     pub(super) fn leave(self: &Arc<Self>, uses: Use, mine: Mine, created: i64, seat: impl Send + 'static) {
         let session = self.clone();
-        self.keeper.spawn(async move {
+        self.errands.spawn(&self.keeper, async move {
             if let Err(Fault::Error(error)) = session.leases.delete(&mine.key, created).await {
                 tracing::debug!(%error, "a key could not be deleted; it goes with its lease, or as soon as it can");
                 drop(mine);

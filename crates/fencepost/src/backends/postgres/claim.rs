@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
-use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -17,6 +16,7 @@ use super::session::{Bond, Session};
 use super::trouble;
 use crate::backend::{Grant, Request, Seen};
 use crate::clock::Moment;
+use crate::errands::Carried;
 use crate::wait::jittered;
 use crate::{Error, FencingToken, Holder, Name, Result};
 
@@ -160,16 +160,15 @@ impl Claim {
             Turn::Wait(pause) => pause,
         };
         // The rest on the keeper's thread, where news arrive: they need not go through the caller's to become a request.
-        let keeper = self.hub.keeper();
         let (hub, key, seen) = (self.hub.clone(), self.key, self.request.seen.clone());
-        let task = keeper.runtime().spawn(async move {
+        let task = hub.errands.carry_out(&hub.keeper(), async move {
             let hub = self.hub.clone();
             self.wait(pause).await.map(|grant| Fresh { hub, grant: Some(grant) })
         });
         let mut waiting = Waiting { task, hub, key, seen };
         match (&mut waiting.task).await {
-            Ok(granted) => granted?.take(),
-            Err(_) => Err(Error::Unavailable {
+            Some(granted) => granted?.take(),
+            None => Err(Error::Unavailable {
                 store: "(this process)".to_owned(),
                 source: "the thread that waits has ended".into(),
             }),
@@ -264,7 +263,7 @@ enum Turn {
 
 /// A task that ends with whoever waits for it.
 struct Waiting {
-    task: JoinHandle<Result<Fresh>>,
+    task: Carried<Result<Fresh>>,
     hub: Arc<Hub>,
     key: Key,
     seen: Arc<Seen>,
@@ -297,7 +296,7 @@ impl Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         let Some(grant) = self.grant.take() else { return };
-        self.hub.keeper().spawn(async move {
+        self.hub.errands.spawn(&self.hub.keeper(), async move {
             if let Err(error) = grant.hold.release().await {
                 tracing::debug!(%error, "giving back a lock that nobody waits for failed");
             }
@@ -315,7 +314,7 @@ impl Drop for Claim {
         }
         if let Some(session) = self.asked.take() {
             let (owner, ttl) = (self.owner.clone(), self.request.ttl);
-            self.hub.keeper().spawn(async move {
+            self.hub.errands.spawn(&self.hub.keeper(), async move {
                 undo(&hub, &session, key, &owner, ttl).await;
                 hub.close_again();
             });
@@ -326,7 +325,7 @@ impl Drop for Claim {
 /// Tells the server that `owner` does not wait any more. If that fails, its entry and what was granted to it end by themselves.
 fn leave(hub: &Arc<Hub>, key: Key, owner: String) {
     let Some(session) = hub.current() else { return };
-    let (keeper, hub) = (hub.keeper(), hub.clone());
+    let (keeper, errands, hub) = (hub.keeper(), hub.errands.clone(), hub.clone());
     let mut leaving = Box::pin(async move {
         let mut pause = Duration::from_millis(20);
         while pause < LISTED {
@@ -342,7 +341,7 @@ fn leave(hub: &Arc<Hub>, key: Key, owner: String) {
     });
     // Sent here and now: the store may be closed next.
     if leaving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        keeper.spawn(leaving);
+        errands.spawn(&keeper, leaving);
     }
 }
 

@@ -16,6 +16,7 @@ use super::wire::{Wire, refuse_pools, set_up};
 use super::{hold, warden};
 use crate::backend::lock;
 use crate::clock::{Clock, Moment};
+use crate::errands::Errands;
 use crate::keeper::Keeper;
 use crate::{Loss, Owner, Result};
 
@@ -27,6 +28,7 @@ pub(super) struct Hub {
     pub(super) config: Config,
     pub(super) clock: Clock,
     keeper: Arc<Keeper>,
+    pub(super) errands: Errands,
     /// Where the server tells us something.
     pub(super) channel: String,
     pub(super) queue: Arc<Queue>,
@@ -47,6 +49,7 @@ impl Hub {
             clock,
             renewals: Arc::new(Renewals::new(keeper.clone())),
             keeper,
+            errands: Errands::default(),
             channel: format!("fencepost_{}", Owner::fresh()),
             queue: Arc::default(),
             bonds: Bonds::default(),

@@ -109,6 +109,10 @@ impl Backend for Store {
         asked.map(drop).map_err(|error| self.0.config.trouble(error))
     }
 
+    async fn settle(&self) {
+        self.0.errands.done().await;
+    }
+
     async fn close(&self) {
         self.0.close();
     }

@@ -244,7 +244,7 @@ impl Drop for Claim<'_> {
         let undo = link.map(|link| link.send(Script::Release, On::One(&self.keys), &leave));
         let (node, keys, value) = (self.store.node.clone(), self.keys.clone(), self.value.clone());
         let (timeout, ttl) = (node.config().timeout, self.request.ttl);
-        self.store.keeper.spawn(async move {
+        self.store.errands.spawn(&self.store.keeper, async move {
             if let Some(Ok(reply)) = undo
                 && let Ok(Ok(Value::Int(undone))) = tokio::time::timeout(timeout, reply).await
                 && (undone == 1 || !handed)

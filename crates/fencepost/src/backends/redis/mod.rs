@@ -38,6 +38,7 @@ use self::node::{Node, On, Script};
 use self::resp::Value;
 use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
 use crate::clock::Clock;
+use crate::errands::Errands;
 use crate::keeper::Keeper;
 use crate::url::StoreUrl;
 use crate::{Error, FencingToken, Handle, Holder, Loss, Name, Result};
@@ -63,6 +64,7 @@ struct Store {
     cohorts: Arc<Cohorts>,
     clock: Clock,
     keeper: Arc<Keeper>,
+    errands: Errands,
     /// The keeper has been told to connect.
     warm: AtomicBool,
 }
@@ -76,7 +78,8 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let keeper = Keeper::of(&clock)?;
     let renewals = Arc::new(Renewals::new(keeper.clone()));
     let cohorts = Arc::default();
-    Ok(Arc::new(Store { node, inbox, renewals, cohorts, clock, keeper, warm: AtomicBool::new(false) }))
+    let (errands, warm) = (Errands::default(), AtomicBool::new(false));
+    Ok(Arc::new(Store { node, inbox, renewals, cohorts, clock, keeper, errands, warm }))
 }
 
 impl Store {
@@ -253,6 +256,10 @@ impl Backend for Store {
 
     async fn check(&self) -> Result<()> {
         self.node.ask(&[&["PING"]]).await.map(drop)
+    }
+
+    async fn settle(&self) {
+        self.errands.done().await;
     }
 
     async fn close(&self) {

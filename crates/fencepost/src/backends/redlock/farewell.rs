@@ -18,6 +18,7 @@ use crate::backends::redis::connection::Call;
 use crate::backends::redis::resp::Value;
 use crate::backends::redis::turn::Step;
 use crate::clock::Moment;
+use crate::errands::Errand;
 use crate::keeper::Keeper;
 use crate::{Result, Verdict};
 
@@ -42,6 +43,8 @@ pub(super) struct Farewell {
     parting: Parting,
     state: Mutex<State>,
     decided: Notify,
+    /// Until a majority has nothing of it any more.
+    errand: Mutex<Option<Errand>>,
 }
 
 /// What is known of each node.
@@ -53,6 +56,8 @@ struct Known {
     open: usize,
     /// One had no answer, and is being made up for.
     made_up: bool,
+    /// That has come to its end.
+    settled: bool,
     /// The best answer so far.
     answer: Option<Answer>,
 }
@@ -85,12 +90,14 @@ impl Farewell {
             parting,
             state,
             decided: Notify::new(),
+            errand: Mutex::new(Some(fleet.errands.begin())),
         });
         for link in links {
             if let Err(why) = fleet.put(&farewell, link) {
                 farewell.clone().hear(link.node.index, Heard::Not(Verdict::Unreachable { why }));
             }
         }
+        farewell.settle();
         farewell
     }
 
@@ -146,34 +153,50 @@ impl Farewell {
         lock(&self.state).0.iter().map(verdict).collect()
     }
 
+    /// Ends the errand when it is done at a majority.
+    fn settle(&self) {
+        let is_open = |node: &&Known| node.open > 0 || node.made_up && !node.settled;
+        let open = lock(&self.state).0.iter().filter(is_open).count();
+        if open + majority(self.fleet.len()) <= self.fleet.len() {
+            lock(&self.errand).take();
+        }
+    }
+
     /// Goes on in the background until a node has answered for good.
-    fn make_up(&self, node: usize) {
+    fn make_up(self: &Arc<Self>, node: usize) {
         if std::mem::replace(&mut lock(&self.state).0[node].made_up, true) {
             return;
         }
-        let (fleet, parting) = (self.fleet.clone(), self.parting.clone());
+        let farewell = self.clone();
         self.keeper.spawn(async move {
-            let mut pause = Duration::from_millis(50);
-            let line = fleet.line();
-            while fleet.clock.now() < parting.over_at {
-                if let Reach::Up(link) = fleet.reach(&line, node, fleet.clock.now(), false) {
-                    let (sender, answer) = tokio::sync::oneshot::channel();
-                    let call: Call = Box::new(move |reply| drop(sender.send(reply)));
-                    let sent = fleet.clock.now();
-                    let put = parting.send(&link, true, sent, call);
-                    match tokio::time::timeout(fleet.config.timeout, answer).await {
-                        // Before that, what was sent over the ended connection may still arrive behind this.
-                        Ok(Ok(Some(Value::Int(_)))) if put.is_ok() && sent > parting.settled_at => return,
-                        Ok(Ok(Some(Value::Error(text)))) if text.starts_with("NOSCRIPT") => {
-                            link.load(Script::Turn, sent, fleet.clock.now());
-                        }
-                        _ => {}
-                    }
-                }
-                tokio::time::sleep(crate::wait::jittered(pause)).await;
-                pause = (pause * 2).min(Duration::from_secs(2));
-            }
+            farewell.repeat(node).await;
+            lock(&farewell.state).0[node].settled = true;
+            farewell.settle();
         });
+    }
+
+    async fn repeat(&self, node: usize) {
+        let (fleet, parting) = (&self.fleet, &self.parting);
+        let mut pause = Duration::from_millis(50);
+        let line = fleet.line();
+        while fleet.clock.now() < parting.over_at {
+            if let Reach::Up(link) = fleet.reach(&line, node, fleet.clock.now(), false) {
+                let (sender, answer) = tokio::sync::oneshot::channel();
+                let call: Call = Box::new(move |reply| drop(sender.send(reply)));
+                let sent = fleet.clock.now();
+                let put = parting.send(&link, true, sent, call);
+                match tokio::time::timeout(fleet.config.timeout, answer).await {
+                    // Before that, what was sent over the ended connection may still arrive behind this.
+                    Ok(Ok(Some(Value::Int(_)))) if put.is_ok() && sent > parting.settled_at => return,
+                    Ok(Ok(Some(Value::Error(text)))) if text.starts_with("NOSCRIPT") => {
+                        link.load(Script::Turn, sent, fleet.clock.now());
+                    }
+                    _ => {}
+                }
+            }
+            tokio::time::sleep(crate::wait::jittered(pause)).await;
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
     }
 }
 
@@ -228,5 +251,6 @@ impl Question for Farewell {
             }
         }
         self.decided.notify_waiters();
+        self.settle();
     }
 }

@@ -22,6 +22,7 @@ use crate::backends::redis::inbox::Inbox;
 use crate::backends::redis::pool::Pool;
 use crate::backends::redis::resp::Value;
 use crate::clock::{Clock, Moment};
+use crate::errands::Errands;
 use crate::report::NoMajority;
 use crate::{Error, NodeReport, Result, Verdict, format_duration};
 
@@ -36,6 +37,7 @@ pub(super) struct Fleet {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) clock: Clock,
+    pub(super) errands: Errands,
     lines: Mutex<HashMap<runtime::Id, Arc<Line>>>,
     channels: RandomState,
 }
@@ -115,6 +117,7 @@ impl Fleet {
             config,
             inbox: Arc::default(),
             clock,
+            errands: Errands::default(),
             lines: Mutex::default(),
             channels: RandomState::new(),
         })

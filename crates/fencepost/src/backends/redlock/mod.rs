@@ -174,6 +174,10 @@ impl Backend for Store {
         operator::check(self).await
     }
 
+    async fn settle(&self) {
+        self.fleet.errands.done().await;
+    }
+
     async fn close(&self) {
         self.fleet.close();
     }

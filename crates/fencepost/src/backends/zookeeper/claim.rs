@@ -214,7 +214,7 @@ impl Drop for Place {
             let (node, link) = (self.node.take().map(|(path, _)| path), self.link.take());
             // At once, so that a next attempt of this client finds the line without it.
             let removed = node.as_ref().and_then(|path| session.send_now(&Wire::Delete { path }));
-            self.session.keeper().spawn(async move {
+            self.session.run_errand(async move {
                 match (node, removed) {
                     (Some(path), Some(removed)) => {
                         if session.answer(removed, session.patience()).await.is_err() {

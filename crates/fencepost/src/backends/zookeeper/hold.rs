@@ -129,7 +129,7 @@ impl Drop for Held {
         self.node.give_up();
         if !lock(&self.node.own).gone {
             let node = self.node.clone();
-            self.node.session.keeper().spawn(async move { claim::remove(&node.session, &node.path).await });
+            self.node.session.run_errand(async move { claim::remove(&node.session, &node.path).await });
         }
     }
 }

@@ -96,6 +96,10 @@ impl Backend for Store {
         self.sessions.any().await?.beat().await.map(drop)
     }
 
+    async fn settle(&self) {
+        self.sessions.errands.done().await;
+    }
+
     async fn close(&self) {
         self.sessions.close().await;
     }

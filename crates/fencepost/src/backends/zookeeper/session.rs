@@ -15,6 +15,7 @@ use super::watches::Watches;
 use crate::backend::lock;
 use crate::backends::batch::Batches;
 use crate::clock::{Clock, Moment};
+use crate::errands::Errands;
 use crate::keeper::Keeper;
 use crate::{Error, Result};
 
@@ -24,6 +25,7 @@ pub(super) struct Session {
     life: Arc<Life>,
     beats: Arc<Batches<Beat>>,
     keeper: Arc<Keeper>,
+    errands: Errands,
 }
 
 type Beat = oneshot::Sender<Result<Moment, Arc<str>>>;
@@ -33,6 +35,7 @@ impl Session {
     pub(super) async fn open(
         config: &Arc<Config>,
         keeper: &Arc<Keeper>,
+        errands: Errands,
         clock: &Clock,
         wanted: Duration,
         deadline: Moment,
@@ -59,12 +62,17 @@ impl Session {
         tracing::debug!(store = %config.label, session = ?id, "session opened");
         tokio::spawn(run(life.clone(), link));
         let beats = Arc::new(Batches::new(keeper.clone()));
-        Ok(Arc::new(Self { life, beats, keeper: keeper.clone() }))
+        Ok(Arc::new(Self { life, beats, keeper: keeper.clone(), errands }))
     }
 
-    /// Where its connections are driven, and where it is tidied up after.
+    /// Where its connections are driven.
     pub(super) fn keeper(&self) -> &Keeper {
         &self.keeper
+    }
+
+    /// Tidies up in the background.
+    pub(super) fn run_errand(&self, job: impl Future<Output = ()> + Send + 'static) {
+        self.errands.spawn(&self.keeper, job);
     }
 
     /// Gives up one handle. If it was the last, the session is closed when this returns, or its server is out of reach.

@@ -9,6 +9,7 @@ use super::config::Config;
 use super::session::Session;
 use crate::backend::lock;
 use crate::clock::Clock;
+use crate::errands::Errands;
 use crate::keeper::Keeper;
 use crate::options::DEFAULT_TTL;
 use crate::{Error, Result, format_duration};
@@ -23,13 +24,15 @@ type Slot = tokio::sync::Mutex<Option<Arc<Session>>>;
 pub(super) struct Sessions {
     pub(super) config: Arc<Config>,
     pub(super) clock: Clock,
+    pub(super) errands: Errands,
     /// By ttl in milliseconds, and the process that they are of: a forked child must not speak for its parent.
     slots: Mutex<(u32, HashMap<u128, Arc<Slot>>)>,
 }
 
 impl Sessions {
     pub(super) fn new(config: Config, clock: Clock) -> Self {
-        Self { config: Arc::new(config), clock, slots: Mutex::new((std::process::id(), HashMap::new())) }
+        let slots = Mutex::new((std::process::id(), HashMap::new()));
+        Self { config: Arc::new(config), clock, errands: Errands::default(), slots }
     }
 
     /// A session for locks of this ttl.
@@ -85,13 +88,13 @@ impl Sessions {
         let keeper = Keeper::of(&clock)?;
         let deadline = clock.now().plus(config.timeout);
         let opening = {
-            let (config, keeper) = (config.clone(), keeper.clone());
+            let (config, keeper, errands) = (config.clone(), keeper.clone(), self.errands.clone());
             async move {
                 let mut slot = slot.lock().await;
                 if let Some(session) = live(&slot) {
                     return Ok(session);
                 }
-                let session = Session::open(&config, &keeper, &clock, ttl, deadline).await?;
+                let session = Session::open(&config, &keeper, errands, &clock, ttl, deadline).await?;
                 *slot = Some(session.clone());
                 Ok(session)
             }

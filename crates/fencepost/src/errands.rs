@@ -1,0 +1,111 @@
+//! Errands: what a store still does for callers who do not wait for it any more, such as giving back a lock that they gave
+//! up. [`Locks::close`](crate::Locks::close) waits for them, or the end of the process would leave what they undo.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+
+use crate::backend::lock;
+use crate::keeper::Keeper;
+
+/// The errands of one store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Errands(Arc<watch::Sender<usize>>);
+
+/// One of them. Done when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Errand(Arc<watch::Sender<usize>>);
+
+impl Errands {
+    pub(crate) fn begin(&self) -> Errand {
+        self.0.send_modify(|open| *open += 1);
+        Errand(self.0.clone())
+    }
+
+    /// Runs an errand in the background.
+    pub(crate) fn spawn(&self, keeper: &Keeper, job: impl Future<Output = ()> + Send + 'static) {
+        let errand = self.begin();
+        keeper.spawn(async move {
+            job.await;
+            drop(errand);
+        });
+    }
+
+    /// Runs something in the background for a caller who waits for it. If that goes away, the rest is an errand, with
+    /// the end of what comes out of it.
+    pub(crate) fn carry_out<T: Send + 'static>(
+        &self,
+        keeper: &Keeper,
+        job: impl Future<Output = T> + Send + 'static,
+    ) -> Carried<T> {
+        let (sender, answer) = oneshot::channel();
+        let rest = Rest::default();
+        let job = Box::pin(async move { drop(sender.send(job.await)) });
+        let task = keeper.runtime().spawn(Job { job, _rest: rest.clone() }).abort_handle();
+        Carried { answer, task, rest, errands: self.clone() }
+    }
+
+    /// Waits until there are none.
+    pub(crate) async fn done(&self) {
+        let _ = self.0.subscribe().wait_for(|open| *open == 0).await;
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
+}
+
+/// The errand that a job has become, if it has. Goes with the job.
+type Rest = Arc<Mutex<Option<Errand>>>;
+
+/// What runs in the background. The job ends first, also when it is aborted: its end may begin another errand.
+struct Job<F> {
+    job: Pin<Box<F>>,
+    _rest: Rest,
+}
+
+impl<F: Future<Output = ()>> Future for Job<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.job.as_mut().poll(context)
+    }
+}
+
+/// Waits for what is done in the background: `None` if it was aborted.
+#[derive(Debug)]
+pub(crate) struct Carried<T> {
+    answer: oneshot::Receiver<T>,
+    task: AbortHandle,
+    rest: Rest,
+    errands: Errands,
+}
+
+impl<T> Carried<T> {
+    pub(crate) fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    pub(crate) fn abort(&self) {
+        self.task.abort();
+    }
+}
+
+impl<T> Future for Carried<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        Pin::new(&mut self.answer).poll(context).map(Result::ok)
+    }
+}
+
+impl<T> Drop for Carried<T> {
+    fn drop(&mut self) {
+        *lock(&self.rest) = Some(self.errands.begin());
+    }
+}
