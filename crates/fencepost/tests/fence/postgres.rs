@@ -208,8 +208,9 @@ async fn values_outlive_a_killed_session_and_a_write_without_an_answer_is_uncert
         let active = active.clone();
         async move { active.write("three").await }
     });
-    until("it waits", async || database.psql("SELECT count(*) FROM pg_locks WHERE NOT granted") != "0").await;
-    database.psql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted");
+    let waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    until("it waits", async || database.psql(&format!("SELECT count(*) {waiting}")) == "1").await;
+    assert_eq!(database.psql(&format!("SELECT pg_terminate_backend(pid) {waiting}")), "t");
     let error = bounded("it is told", write).await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Uncertain { .. }), "{error:?}");
 }
