@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout)]
 
+mod contention;
 mod cycle;
 mod etcd;
 mod fence;
@@ -24,7 +25,10 @@ fn main() -> ExitCode {
     if let [role, arguments @ ..] = words.as_slice()
         && let Some(role) = role.strip_prefix("--play=")
     {
-        wake::play(role, arguments);
+        match role {
+            "crowd" | "crowd token" => contention::play(role, &arguments[0]),
+            _ => wake::play(role, arguments),
+        }
         return ExitCode::SUCCESS;
     }
     let Some((rounds, parts)) = arguments(&words) else {
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
         let server = Server::start();
         cycle::redis(&server, rounds);
         wake::redis(&server, rounds);
+        contention::redis(&server, rounds);
     }
     if wanted("file") {
         let folder = tempfile::tempdir().expect("a temporary folder");

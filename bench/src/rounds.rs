@@ -37,7 +37,7 @@ pub(crate) fn slice(mut cycle: impl FnMut()) -> Slice {
     slice
 }
 
-fn middle(mut numbers: Vec<f64>) -> f64 {
+pub(crate) fn middle(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }
