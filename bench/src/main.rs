@@ -9,10 +9,14 @@ mod contention;
 mod cycle;
 mod etcd;
 mod fence;
+mod growth;
+mod held;
 mod postgres;
 mod raw;
 mod redlock;
 mod rounds;
+mod startup;
+mod usage;
 mod wake;
 mod zookeeper;
 
@@ -26,6 +30,7 @@ fn main() -> ExitCode {
         && let Some(role) = role.strip_prefix("--play=")
     {
         match role {
+            "held" => held::play(&arguments[0], &arguments[1]),
             "crowd" | "crowd token" => contention::play(role, &arguments[0]),
             _ => wake::play(role, arguments),
         }
@@ -33,7 +38,7 @@ fn main() -> ExitCode {
     }
     let Some((rounds, parts)) = arguments(&words) else {
         eprintln!(
-            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [postgres] [etcd] [zookeeper] [fence]\n\nStarts its own servers; N is 15 unless given."
+            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [postgres] [etcd] [zookeeper] [fence] [held] [growth] [startup]\n\nStarts its own servers; N is 15 unless given."
         );
         return ExitCode::from(64);
     };
@@ -67,6 +72,15 @@ fn main() -> ExitCode {
     if wanted("fence") {
         fence::run(rounds);
     }
+    if wanted("held") {
+        held::run();
+    }
+    if wanted("growth") {
+        growth::run();
+    }
+    if wanted("startup") {
+        startup::run(rounds.div_ceil(3));
+    }
     ExitCode::SUCCESS
 }
 
@@ -77,7 +91,8 @@ fn arguments(words: &[String]) -> Option<(usize, Vec<&str>)> {
     while let Some(word) = words.next() {
         match word {
             "--rounds" => rounds = words.next()?.parse().ok()?,
-            "redis" | "file" | "redlock" | "postgres" | "etcd" | "zookeeper" | "fence" => parts.push(word),
+            "redis" | "file" | "redlock" | "postgres" | "etcd" | "zookeeper" | "fence" | "held"
+            | "growth" | "startup" => parts.push(word),
             _ => return None,
         }
     }

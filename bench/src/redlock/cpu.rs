@@ -1,12 +1,12 @@
 //! Processor time that one cycle takes, in the client and in all servers. Says more than rates where others use the
 //! machine at the same time: it is the same however long somebody has to wait for a core.
 
-use std::fs;
 use std::ops::{AddAssign, Sub};
 
 use fencepost_testkit::redis::{Fleet, Server};
 
 use crate::rounds::{Slice, report_number};
+use crate::usage::processor_time;
 
 /// In nanoseconds.
 #[derive(Clone, Copy, Default)]
@@ -17,8 +17,8 @@ struct Spent {
 
 impl Spent {
     fn so_far(fleet: &Fleet) -> Self {
-        let servers = fleet.iter().map(Server::pid).map(of_process).sum();
-        Self { client: of_process(std::process::id()), servers }
+        let servers = fleet.iter().map(Server::pid).map(processor_time).sum();
+        Self { client: processor_time(std::process::id()), servers }
     }
 }
 
@@ -35,16 +35,6 @@ impl AddAssign for Spent {
         self.client += other.client;
         self.servers += other.servers;
     }
-}
-
-/// All threads of a process.
-fn of_process(pid: u32) -> f64 {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let time = |folder: fs::DirEntry| {
-        let text = fs::read_to_string(folder.path().join("schedstat")).unwrap_or_default();
-        text.split(' ').next().and_then(|time| time.parse::<f64>().ok()).unwrap_or(0.0)
-    };
-    threads.map(time).sum()
 }
 
 /// What the cycles of several slices took together.

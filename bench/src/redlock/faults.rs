@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 use super::{Deployment, NODES, peer};
 use crate::cycle::{Cycle, by_tasks, names};
 use crate::rounds::{SLICE, Slice, report_number, report_rates, report_times};
+use crate::usage::memory;
 
 const BAD: usize = NODES - 1;
 const PAIRS: usize = 10;
@@ -111,14 +112,6 @@ pub(super) fn dead(healthy: &Deployment) {
     report_times("redlock, one node dead: acquire / healthy", Some(1.3), &pairs);
 }
 
-/// This process's memory in MiB.
-fn resident() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-    kibibytes.unwrap_or(f64::NAN) / 1024.0
-}
-
 /// Full load for so long; returns how many cycles there were.
 fn load(runtime: &Runtime, locks: &Locks, span: Duration) -> usize {
     let (started, mut cycles) = (Instant::now(), 0);
@@ -130,10 +123,10 @@ fn load(runtime: &Runtime, locks: &Locks, span: Duration) -> usize {
 
 fn report_memory(what: &str, runtime: &Runtime, locks: &Locks, turn_bad: impl FnOnce()) {
     load(runtime, locks, Duration::from_secs(2));
-    let before = resident();
+    let before = memory() / f64::from(1 << 20);
     turn_bad();
     let cycles = load(runtime, locks, Duration::from_secs(6));
-    let after = resident();
+    let after = memory() / f64::from(1 << 20);
     let detail = format!("{before:.1} MiB before, {after:.1} after {cycles} cycles");
     report_number(what, after / before, &detail, Some("at most 1.5"));
 }
