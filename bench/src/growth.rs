@@ -50,12 +50,12 @@ fn names() {
     }
 }
 
-/// Commands that the server carries out for one hand-over, with so many clients in the queue.
+/// Requests to the server for one hand-over, with so many clients in the queue; each is one script.
 fn waiters() {
     for count in [1, 10, 100, 1000] {
         let (server, runtime) = (Server::start(), runtime());
         let url = server.url();
-        let commands = || commands(&server);
+        let requests = || server.evalsha_calls();
         let each = runtime.block_on(async {
             let mut clients = Vec::new();
             for _ in 0..=count {
@@ -79,22 +79,15 @@ fn waiters() {
             while got() < count + 1 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            let (before, from) = (commands(), got());
+            let (before, from) = (requests(), got());
             while got() < from + HANDOVERS {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            let each = (commands() - before) as f64 / (got() - from) as f64;
+            let each = (requests() - before) as f64 / (got() - from) as f64;
             running.iter().for_each(tokio::task::JoinHandle::abort);
             each
         });
         let goal = (count == 1000).then_some("at most 10");
-        report_number(&format!("redis, {count} waiters: commands a hand-over"), each, "", goal);
+        report_number(&format!("redis, {count} waiters: requests a hand-over"), each, "", goal);
     }
-}
-
-/// How many commands a server has carried out, scripts' own among them.
-fn commands(server: &Server) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
-    stats.lines().filter_map(calls).sum()
 }

@@ -114,7 +114,7 @@ impl Backend for Store {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        self.0.watch.ensure(&self.0);
+        self.0.watch.ensure_soon(&self.0);
         let deadline = self.0.clock.now().plus(self.0.timeout);
         loop {
             match self.0.try_claim(request)? {
@@ -127,7 +127,7 @@ impl Backend for Store {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
-        self.0.watch.ensure(&self.0);
+        self.0.watch.ensure_soon(&self.0);
         // Not past those of this process who wait already.
         if !self.0.queues.is_waited_for(&request.name) {
             match self.0.try_claim(request)? {
@@ -138,11 +138,12 @@ impl Backend for Store {
         } else if let Some(holder) = self.0.look_up(&request.name)? {
             request.seen.note(holder);
         }
+        self.0.watch.ensure(&self.0);
         self.0.enter(request)?.await
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
-        self.0.watch.ensure(&self.0);
+        self.0.watch.ensure_soon(&self.0);
         self.0.attach(handle, request).await
     }
 

@@ -1,9 +1,11 @@
 //! Tells holders at once that an operator took their lock, and sends waiters to the new file of a lock that was
-//! replaced. One thread per store, started with the first lock; without it, renewals find out.
+//! replaced. One thread per store, started with the first wait, or when the first lock has been held for a while; without it,
+//! renewals find out.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use rustix::fs::inotify::{ReadFlags, Reader};
 
@@ -11,10 +13,16 @@ use super::bell::Bell;
 use super::{Shared, place};
 use crate::Name;
 use crate::backend::lock;
+use crate::keeper::Keeper;
+
+/// How old a store is before it listens for holders alone. The kernel takes about ten milliseconds to end a listener: more than all
+/// else that a short command under a lock does.
+const SOON: Duration = Duration::from_millis(100);
 
 /// The thread that listens to the directory, while there is one.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
+    planned: AtomicBool,
     asked: AtomicBool,
     bell: Mutex<Option<Bell>>,
 }
@@ -28,6 +36,23 @@ pub(super) trait Watched: Send + Sync + std::fmt::Debug {
 }
 
 impl Watch {
+    /// Starts the thread in a while, the first time.
+    pub(super) fn ensure_soon(&self, shared: &Arc<Shared>) {
+        if self.planned.load(Ordering::Relaxed) || self.planned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let Ok(keeper) = Keeper::of(&shared.clock) else { return self.ensure(shared) };
+        let shared = Arc::downgrade(shared);
+        keeper.spawn(async move {
+            tokio::time::sleep(SOON).await;
+            if let Some(shared) = shared.upgrade() {
+                shared.watch.ensure(&shared);
+                // What has happened before.
+                shared.look(|_| true);
+            }
+        });
+    }
+
     /// Starts the thread, the first time.
     pub(super) fn ensure(&self, shared: &Arc<Shared>) {
         if self.asked.load(Ordering::Acquire) {
@@ -52,8 +77,9 @@ impl Watch {
         lock(&self.bell).is_some()
     }
 
-    /// Ends the thread.
+    /// Ends the thread; there will be none any more.
     pub(super) fn stop(&self) {
+        self.asked.store(true, Ordering::Release);
         if let Some(bell) = lock(&self.bell).take() {
             bell.ring();
         }
