@@ -1,6 +1,7 @@
 //! One file a subcommand. Here: which one it is, and what they share.
 
 mod acquire;
+mod bench;
 mod extend;
 mod force_release;
 mod generate;
@@ -41,6 +42,8 @@ pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
         Command::Torture(args) => torture::run(&args, &global, console),
         #[cfg(feature = "torture")]
         Command::TortureWorker(args) => torture::worker(&args, &global),
+        Command::Bench(args) => bench::run(&args, &global, console),
+        Command::BenchWorker(args) => bench::worker(&args, &global),
         Command::Generate(what) => generate::run(what),
     }
 }
@@ -56,7 +59,7 @@ fn with_store(global: &Global, work: impl AsyncFnOnce(&Locks) -> Outcome) -> Out
     })
 }
 
-fn runtime() -> Result<Runtime, Failure> {
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
     Builder::new_current_thread().enable_all().build().map_err(system("starting the runtime"))
 }
 
