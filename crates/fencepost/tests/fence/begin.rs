@@ -29,11 +29,30 @@ async fn a_transaction_begins_with_its_token_or_not_at_all() {
 
     let stale = begin(&mut client, "a", token(7)).await.unwrap_err();
     assert_eq!(stale.stale(), Some(&StaleToken::new("a", token(7), token(8))));
-    let invalid = begin(&mut client, "", token(9)).await.unwrap_err();
-    assert!(matches!(invalid, Error::Failed(fencepost::Error::Invalid { .. })), "{invalid:?}");
-    // Nothing is left open by either.
+    // Nothing is left open by it.
     client.execute("UPDATE account SET n = 2", &[]).await.unwrap();
     assert_eq!(database.psql("SELECT n FROM account"), "2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_of_a_resource_is_a_name_and_no_code() {
+    let database = Database::prepared();
+    let mut client = database.client().await;
+    let names = ["it's", r"C:\x'; DROP SCHEMA fencepost_fence CASCADE; --", r"\", "'", r"\'", "$1 %s {} \n"];
+    for setting in ["on", "off"] {
+        client.batch_execute(&format!("SET standard_conforming_strings = {setting}")).await.unwrap();
+        for name in names {
+            begin(&mut client, name, token(8)).await.unwrap().commit().await.unwrap();
+            let stale = begin(&mut client, name, token(7)).await.unwrap_err();
+            assert_eq!(stale.stale(), Some(&StaleToken::new(name, token(7), token(8))));
+        }
+    }
+    let rows = client.query("SELECT resource FROM fencepost_fence.guards", &[]).await.unwrap();
+    assert_eq!(rows.len(), names.len());
+    for name in ["", "a\0b", &"x".repeat(513)] {
+        let invalid = begin(&mut client, name, token(9)).await.unwrap_err();
+        assert!(matches!(invalid, Error::Failed(fencepost::Error::Invalid { .. })), "{invalid:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,7 +130,7 @@ fn callers_cannot_replace_what_activate_compares_with() {
          CREATE FUNCTION {role}.texts(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT {role}.spoil()'; \
          CREATE OPERATOR {role}.= (LEFTARG = text, RIGHTARG = text, FUNCTION = {role}.texts)"
     ));
-    for name in ["<", "=", ">"] {
+    for name in ["<", "<=", "=", ">"] {
         database.psql(&format!(
             "SET ROLE {role}; CREATE OPERATOR {role}.{name} (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = {role}.int8); \
              CREATE OPERATOR {role}.{name} (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {role}.int84)"

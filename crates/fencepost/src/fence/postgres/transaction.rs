@@ -9,9 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::{Result, number, trouble};
 use crate::FencingToken;
-
-const ACTIVATE: &str = "SELECT fencepost_fence.activate($1, $2)";
-const ACTIVATE_ONCE: &str = "SELECT fencepost_fence.activate_once($1, $2)";
+use crate::fence::named;
 
 /// Begins a transaction that has shown its token, in one round trip. Until it ends no other gets past its own call for this resource,
 /// and after it none with a smaller token.
@@ -34,17 +32,11 @@ pub async fn begin<'a>(
     resource: &str,
     token: FencingToken,
 ) -> Result<Transaction<'a>> {
+    let resource = literal(named(resource)?.as_str());
     let transaction = Transaction { client, open: true };
-    let token = number(token);
-    let arguments = arguments(&resource, &token);
-    // Each is sent when it is polled for the first time. If there was no `BEGIN`, the other one has recorded a token for somebody who will
-    // not write.
-    let (begun, activated) = tokio::join!(
-        biased;
-        transaction.batch_execute("BEGIN"),
-        transaction.query_typed(ACTIVATE, &arguments),
-    );
-    begun.and(activated).map_err(|error| trouble("postgres", error))?;
+    // One message of two statements, of which the second has a snapshot of its own and does not run if the first one fails.
+    let sql = format!("BEGIN; SELECT fencepost_fence.activate({resource}, {token})");
+    transaction.batch_execute(&sql).await.map_err(|error| trouble("postgres", error))?;
     Ok(transaction)
 }
 
@@ -114,7 +106,7 @@ pub async fn activate(
     resource: &str,
     token: FencingToken,
 ) -> Result<()> {
-    present(transaction, ACTIVATE, resource, token).await
+    present(transaction, "SELECT fencepost_fence.activate($1, $2)", resource, token).await
 }
 
 /// The same for an effect that must happen once a token: refused if this token was seen before.
@@ -126,7 +118,7 @@ pub async fn activate_once(
     resource: &str,
     token: FencingToken,
 ) -> Result<()> {
-    present(transaction, ACTIVATE_ONCE, resource, token).await
+    present(transaction, "SELECT fencepost_fence.activate_once($1, $2)", resource, token).await
 }
 
 async fn present(
@@ -136,11 +128,12 @@ async fn present(
     token: FencingToken,
 ) -> Result<()> {
     let token = number(token);
-    let shown = transaction.query_typed(sql, &arguments(&resource, &token)).await;
-    shown.map(drop).map_err(|error| trouble("postgres", error))
+    // Typed, so that a pool in transaction mode sees nothing but this one statement.
+    let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&token, Type::INT8)];
+    transaction.query_typed(sql, &arguments).await.map(drop).map_err(|error| trouble("postgres", error))
 }
 
-/// Typed, so that a pool in transaction mode sees nothing but this one statement.
-fn arguments<'a>(resource: &'a &'a str, token: &'a i64) -> [(&'a (dyn ToSql + Sync), Type); 2] {
-    [(resource, Type::TEXT), (token, Type::INT8)]
+/// A text as SQL has it, whatever the session takes a backslash for.
+fn literal(text: &str) -> String {
+    format!("E'{}'", text.replace('\\', r"\\").replace('\'', "''"))
 }
