@@ -43,7 +43,7 @@ END $$;
 -- transactions come one after the other. And it makes a later one with an older snapshot (REPEATABLE READ, SERIALIZABLE) fail with
 -- 40001 instead of reading what was true before.
 --
--- It runs with its owner's rights under the caller's search_path, since to set that would take a third of the time. So all
+-- It runs with its owner's rights under the caller's search_path, since to set that would take a sixth of the time. So all
 -- functions, operators and types in it are qualified, also those that look as if nobody could replace them.
 CREATE OR REPLACE FUNCTION fencepost_fence.admit(
     a_resource text, a_token bigint, a_once boolean, a_writes boolean, a_value bytea
@@ -121,7 +121,7 @@ LANGUAGE sql VOLATILE AS 'SELECT fencepost_fence.admit(a_resource, a_token, true
 -- two: the first, BEFORE UPDATE OF the column, marks a token that was presented by a minus, and the second, for every
 -- UPDATE, takes that away. The rows themselves are never negative, which a constraint sees to.
 --
--- PL/pgSQL can name a column only as it is written, and to put statements together at each row would cost 15 times as much. So each name of a
+-- PL/pgSQL can name a column only as it is written, and to put statements together at each row would cost ten times as much. So each name of a
 -- column has two functions of its own, which all tables with such a column share: `mark_fence` and `guard_fence`. This makes them. It runs as
 -- the owner of the schema, so that whoever protects a table needs no right to create anything here; there is nothing but
 -- the name of a column that the caller can put in.
