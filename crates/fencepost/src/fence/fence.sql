@@ -243,8 +243,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Replaces triggers that an earlier form of this file has made, which took the name of their column as an argument. Where whoever runs this may
--- not change the table they stay and work as they did, until somebody who may calls `protect`.
+-- Replaces triggers that an earlier form of this file has made, which took the name of their column as an argument. Where `protect` refuses (whoever runs
+-- this may not change the table, say) they stay and work as they did.
 DO $$
 DECLARE
     old record;
@@ -255,14 +255,18 @@ BEGIN
     END IF;
     FOR old IN SELECT mark.tgrelid::regclass AS name, attname, guard.tgargs AS names
             FROM pg_trigger mark JOIN pg_trigger guard ON guard.tgrelid = mark.tgrelid AND guard.tgname = 'fencepost_2_guard'
-            JOIN pg_attribute ON attrelid = mark.tgrelid AND attnum = mark.tgattr[0] JOIN pg_class ON pg_class.oid = attrelid
-            WHERE mark.tgfoid = to_regprocedure('fencepost_fence.mark()') AND pg_has_role(relowner, 'USAGE')
+            JOIN pg_attribute ON attrelid = mark.tgrelid AND attnum = mark.tgattr[0]
+            WHERE mark.tgfoid = to_regprocedure('fencepost_fence.mark()')
             -- A partition has them from its table.
             AND NOT EXISTS (SELECT FROM pg_inherits JOIN pg_trigger ON tgrelid = inhparent
                             WHERE inhrelid = mark.tgrelid AND tgname = mark.tgname) LOOP
-        -- The arguments are column and key, each with a zero behind it.
-        PERFORM fencepost_fence.protect(old.name, old.attname, convert_from(
-            btrim(substring(old.names FROM position(zero IN old.names)), zero), getdatabaseencoding())::name);
+        BEGIN
+            -- The arguments are column and key, each with a zero behind it.
+            PERFORM fencepost_fence.protect(old.name, old.attname, convert_from(
+                btrim(substring(old.names FROM position(zero IN old.names)), zero), getdatabaseencoding())::name);
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING '% keeps the trigger of an earlier fence.sql until protect is called for it: %', old.name, SQLERRM;
+        END;
     END LOOP;
     DROP FUNCTION IF EXISTS fencepost_fence.check_token(bigint);
     BEGIN

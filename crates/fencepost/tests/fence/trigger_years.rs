@@ -6,6 +6,8 @@ use crate::stage::Database;
 use crate::trigger::{protected, row};
 
 const EARLIER: &str = include_str!("earlier.sql");
+const EARLIER_FUNCTIONS: &str = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'fencepost_fence'::regnamespace \
+                                 AND proname IN ('mark', 'guard', 'check_token')";
 
 /// Which functions the triggers of a table call.
 fn functions(database: &Database, table: &str) -> String {
@@ -198,9 +200,23 @@ fn the_migration_keeps_what_an_earlier_one_has_protected() {
         assert!(text.contains("FP010") && text.contains(resource), "{text}");
     }
     database.psql("UPDATE account SET fence = 43; UPDATE part SET fence = 43");
-    let old = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'fencepost_fence'::regnamespace \
-               AND proname IN ('mark', 'guard', 'check_token')";
-    assert_eq!(database.psql(old), "0");
+    assert_eq!(database.psql(EARLIER_FUNCTIONS), "0");
+}
+
+#[test]
+fn the_migration_leaves_a_table_that_it_cannot_protect_anew_protected_as_it_was() {
+    let database = of_earlier_days();
+    database.psql("CREATE TABLE child () INHERITS (account)");
+    database.install();
+    assert_eq!(functions(&database, "account"), "mark guard");
+    assert_eq!(functions(&database, "part_1"), "mark_fence guard_fence");
+    assert!(database.refused("UPDATE account SET fence = 41").contains("FP010"));
+    database.psql("UPDATE account SET fence = 43");
+    database.psql("DROP TABLE child; SELECT fencepost_fence.protect('account', 'fence', 'der Schlüssel')");
+    assert_eq!(functions(&database, "account"), "mark_fence guard_fence");
+    assert!(database.refused("UPDATE account SET fence = 42").contains("account:seven"));
+    database.install();
+    assert_eq!(database.psql(EARLIER_FUNCTIONS), "0");
 }
 
 /// Who owns the schema runs the migration; the table is somebody else's.

@@ -5,9 +5,8 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use tokio_postgres::Client;
-use tokio_postgres::types::{ToSql, Type};
 
-use super::{Result, number, trouble};
+use super::{Result, trouble};
 use crate::FencingToken;
 use crate::fence::named;
 
@@ -32,11 +31,11 @@ pub async fn begin<'a>(
     resource: &str,
     token: FencingToken,
 ) -> Result<Transaction<'a>> {
-    let resource = literal(named(resource)?.as_str());
+    let shows = call("activate", resource, token)?;
     let transaction = Transaction { client, open: true };
     // One message of two statements, of which the second has a snapshot of its own and does not run if the first one fails.
-    let sql = format!("BEGIN; SELECT fencepost_fence.activate({resource}, {token})");
-    transaction.batch_execute(&sql).await.map_err(|error| trouble("postgres", error))?;
+    let begun = transaction.batch_execute(&format!("BEGIN; {shows}")).await;
+    begun.map_err(|error| trouble("postgres", error))?;
     Ok(transaction)
 }
 
@@ -106,7 +105,7 @@ pub async fn activate(
     resource: &str,
     token: FencingToken,
 ) -> Result<()> {
-    present(transaction, "SELECT fencepost_fence.activate($1, $2)", resource, token).await
+    present(transaction, "activate", resource, token).await
 }
 
 /// The same for an effect that must happen once a token: refused if this token was seen before.
@@ -118,22 +117,23 @@ pub async fn activate_once(
     resource: &str,
     token: FencingToken,
 ) -> Result<()> {
-    present(transaction, "SELECT fencepost_fence.activate_once($1, $2)", resource, token).await
+    present(transaction, "activate_once", resource, token).await
 }
 
 async fn present(
     transaction: &tokio_postgres::Transaction<'_>,
-    sql: &str,
+    function: &str,
     resource: &str,
     token: FencingToken,
 ) -> Result<()> {
-    let token = number(token);
-    // Typed, so that a pool in transaction mode sees nothing but this one statement.
-    let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&token, Type::INT8)];
-    transaction.query_typed(sql, &arguments).await.map(drop).map_err(|error| trouble("postgres", error))
+    let shown = transaction.batch_execute(&call(function, resource, token)?).await;
+    shown.map_err(|error| trouble("postgres", error))
 }
 
-/// A text as SQL has it, whatever the session takes a backslash for.
-fn literal(text: &str) -> String {
-    format!("E'{}'", text.replace('\\', r"\\").replace('\'', "''"))
+/// A call as one plain message: a little cheaper than one with parameters, and nothing that a pool in transaction mode would have to remember.
+fn call(function: &str, resource: &str, token: FencingToken) -> Result<String> {
+    let resource = named(resource)?;
+    // Escaped, so that it does not matter what the session takes a backslash for.
+    let text = resource.as_str().replace('\\', r"\\").replace('\'', "''");
+    Ok(format!("SELECT fencepost_fence.{function}(E'{text}', {token})"))
 }
