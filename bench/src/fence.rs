@@ -130,11 +130,17 @@ impl Rows {
         assert_eq!(self.client.execute(statement, &[&VALUE, &token]).await.expect("an update"), 1);
     }
 
-    async fn transaction(&mut self, guarded: bool) {
+    async fn transaction(&mut self, activates: bool) {
         let transaction = self.client.transaction().await.expect("a transaction");
-        if guarded {
+        if activates {
             fence_postgres::activate(&transaction, "row:7", token()).await.expect("a token");
         }
+        transaction.execute(&self.plain, &[&VALUE]).await.expect("an update");
+        transaction.commit().await.expect("a commit");
+    }
+
+    async fn begun(&mut self) {
+        let transaction = fence_postgres::begin(&mut self.client, "row:7", token()).await.expect("a token");
         transaction.execute(&self.plain, &[&VALUE]).await.expect("an update");
         transaction.commit().await.expect("a commit");
     }
@@ -148,8 +154,12 @@ fn in_postgres(rounds: usize) {
     for (setting, what, goal) in [("on", "", Some(1.3)), ("off", ", no disk", None)] {
         let set = format!("SET synchronous_commit = {setting}");
         runtime.block_on(rows.client.batch_execute(&set)).expect("a setting");
-        let (mut transactions, mut triggered, mut inline) = (vec![], vec![], vec![]);
+        let (mut begun, mut transactions, mut triggered, mut inline) = (vec![], vec![], vec![], vec![]);
         for _ in 0..rounds {
+            begun.push(in_turns(&runtime, async |with| match with {
+                true => rows.begun().await,
+                false => rows.transaction(false).await,
+            }));
             transactions.push(in_turns(&runtime, async |with| rows.transaction(with).await));
             triggered.push(in_turns(&runtime, async |with| match with {
                 true => rows.guarded(&rows.triggered).await,
@@ -160,6 +170,7 @@ fn in_postgres(rounds: usize) {
                 false => rows.update().await,
             }));
         }
+        report_times(&format!("postgres{what}: transaction by begin"), goal, &begun);
         report_times(&format!("postgres{what}: transaction with activate"), goal, &transactions);
         report_times(&format!("postgres{what}: UPDATE with the trigger"), goal, &triggered);
         report_times(&format!("postgres{what}: inline WHERE"), goal, &inline);

@@ -57,9 +57,8 @@ pub(crate) async fn with_lock(shelf: Shelf, store: &str) -> Result<()> {
 async fn buy(locks: &Locks, shelf: &Mutex<Shelf>, buyer: &str) -> Result<bool> {
     let guard = locks.lock(LOCK).note(buyer).acquire().await?;
     let Shelf { client, name } = &mut *shelf.lock().await;
-    let transaction = client.transaction().await?;
-    // Before the first read: from here on the database refuses whoever had this lock before.
-    fence::postgres::activate(&transaction, name, guard.token()).await?;
+    // The token comes before the first read: from here on the database refuses whoever had this lock before.
+    let transaction = fence::postgres::begin(client, name, guard.token()).await?;
     let stock: i32 = transaction.query_one(LOOK, &[]).await?.get(0);
     if stock > 0 {
         think().await;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a value in this process | [`Fenced`] |
 //! | a value in a file, in Redis or in PostgreSQL | [`Fence::connect`] with its URL |
-//! | your own tables in PostgreSQL | [`postgres::activate`] in your transaction; or the trigger of `fence.sql`, which refuses stale writes of any client |
+//! | your own tables in PostgreSQL | [`postgres::begin`] for your transaction; or the trigger of `fence.sql`, which refuses stale writes of any client |
 //! | your own keys in Redis | [`Redis::run`]: one command of yours, behind the check |
 //! | an HTTP service | [`http::FenceLayer`] |
 //! | something else | your own [`Backend`] |

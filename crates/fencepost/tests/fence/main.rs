@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod begin;
 mod docs;
 mod file;
 mod http;
@@ -9,6 +10,7 @@ mod http_ends;
 mod interleavings;
 mod many;
 mod overlap;
+
 mod postgres;
 mod redis;
 mod stage;
@@ -16,3 +18,4 @@ mod subjects;
 mod suite;
 mod trigger;
 mod trigger_ways;
+mod trigger_years;

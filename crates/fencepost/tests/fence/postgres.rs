@@ -50,8 +50,15 @@ fn psql_is_refused_with_a_code_and_machine_readable_tokens() {
     assert!(database.refused("SELECT fencepost_fence.write('account:7', 42, 'x')").contains("FP010"));
     assert!(database.refused("SELECT fencepost_fence.write_once('account:7', 43, 'x')").contains("FP010"));
     assert_eq!(database.psql("SELECT fencepost_fence.activate('account:7', 43)"), "\\x616263");
-    for arguments in ["'a', NULL", "'a', 0", "'a', -1", "'a', 9007199254740992", "NULL, 1", "'', 1"] {
-        let text = database.refused(&format!("SELECT fencepost_fence.activate({arguments})"));
+    // A resource that is known, and one that is not.
+    for resource in ["account:7", "a"] {
+        for number in ["NULL", "0", "-1", "9007199254740992"] {
+            let text = database.refused(&format!("SELECT fencepost_fence.activate('{resource}', {number})"));
+            assert!(text.contains("22023"), "{text}");
+        }
+    }
+    for resource in ["NULL", "''", "repeat('x', 513)"] {
+        let text = database.refused(&format!("SELECT fencepost_fence.activate({resource}, 44)"));
         assert!(text.contains("22023"), "{text}");
     }
 }

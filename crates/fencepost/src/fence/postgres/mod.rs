@@ -9,8 +9,7 @@
 //! # async fn example(client: &mut tokio_postgres::Client, guard: &fencepost::Guard) -> Result<(), Box<dyn std::error::Error>> {
 //! client.batch_execute(postgres::MIGRATION).await?;                                // once
 //!
-//! let transaction = client.transaction().await?;
-//! postgres::activate(&transaction, "account:7", guard.token()).await?;             // before it reads
+//! let transaction = postgres::begin(client, "account:7", guard.token()).await?;    // refused if the token is stale
 //! let row = transaction.query_one("SELECT balance FROM account WHERE id = 7", &[]).await?;
 //! let balance: i64 = row.get(0);
 //! transaction.execute("UPDATE account SET balance = $1 WHERE id = 7", &[&(balance + 1)]).await?;
@@ -18,14 +17,17 @@
 //! # Ok(()) }
 //! ```
 
+mod transaction;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
+
+pub use self::transaction::{Transaction, activate, activate_once, begin};
 
 use super::{Backend, Error, Result, StaleToken};
 use crate::backend::lock;
@@ -38,7 +40,7 @@ use crate::{FencingToken, Name};
 
 /// The SQL that makes the schema `fencepost_fence`: a table of tokens, functions, and a trigger for tables of yours. Running it again
 /// changes nothing.
-pub const MIGRATION: &str = include_str!("fence.sql");
+pub const MIGRATION: &str = include_str!("../fence.sql");
 
 const STALE: &str = "FP010";
 const VERSION: i32 = 1;
@@ -46,44 +48,6 @@ const VERSION: i32 = 1;
 const LARGEST: u64 = (1 << 53) - 1;
 /// How long making the schema may take.
 const MIGRATING: Duration = Duration::from_secs(30);
-
-/// Records a token in the caller's own transaction: the first statement in it, before it reads. Until the transaction ends no other gets past
-/// its own call for this resource, and after it none with a smaller token.
-///
-/// A rollback takes the token back, so a transaction that was rolled back has protected nothing; the next one activates again, and reads
-/// again. So does a rollback to a savepoint that was set before the call, while the transaction goes on: call it outside of
-/// all savepoints. All isolation levels will do: with REPEATABLE READ and SERIALIZABLE, a transaction whose snapshot is older than the last holder's
-/// is refused by the server (`could not serialize access`), to be tried again.
-///
-/// A holder that was stopped inside of its transaction keeps the row locked: set `idle_in_transaction_session_timeout` to bound
-/// that, and `lock_timeout` to bound the wait.
-///
-/// # Errors
-/// [`Stale`](Error::Stale) if a larger token was seen: roll back. [`Failed`](Error::Failed) for everything else, with
-/// [`Unavailable`](crate::Error::Unavailable) inside where the transaction can be tried again.
-pub async fn activate(transaction: &Transaction<'_>, resource: &str, token: FencingToken) -> Result<()> {
-    present(transaction, "SELECT fencepost_fence.activate($1, $2)", resource, token).await
-}
-
-/// The same for an effect that must happen once a token: refused if this token was seen before.
-///
-/// # Errors
-/// As [`activate`].
-pub async fn activate_once(transaction: &Transaction<'_>, resource: &str, token: FencingToken) -> Result<()> {
-    present(transaction, "SELECT fencepost_fence.activate_once($1, $2)", resource, token).await
-}
-
-async fn present(
-    transaction: &Transaction<'_>,
-    sql: &str,
-    resource: &str,
-    token: FencingToken,
-) -> Result<()> {
-    let token = number(token);
-    // Typed, so that a pool in transaction mode sees nothing but this one statement.
-    let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&token, Type::INT8)];
-    transaction.query_typed(sql, &arguments).await.map(drop).map_err(|error| trouble("postgres", error))
-}
 
 /// The refusal that an error of the driver stands for: of [`activate`], of the functions in the schema, or of the trigger on a table of yours.
 pub fn stale_token(error: &tokio_postgres::Error) -> Option<StaleToken> {
