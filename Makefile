@@ -99,7 +99,7 @@ sim: ## Simulate Redlock: SEEDS=10000 seeds from FROM=0, or one SEED=n with all 
 	SEED="$(SEED)" SEEDS="$(SEEDS)" FROM="$(FROM)" $(CARGO) test --locked -p fencepost-model --lib -- \
 	  --ignored --exact --nocapture simulation::tests::as_many_seeds_as_told
 
-bench: ## Measure the stores beside their raw limits
+bench: build ## Measure the stores beside their raw limits; a table, and JSON and a picture in bench/results
 	$(CARGO) run --release --locked -p fencepost-bench
 
 bench-python: ## Measure the Python package beside its peers; SECS= is the length of one measure

@@ -11,6 +11,7 @@ use fencepost_testkit::redis::Server;
 
 use crate::cycle::runtime;
 use crate::raw::Token;
+use crate::results::Goal;
 use crate::rounds::{Slice, report_number, report_rates};
 use crate::wake::now;
 
@@ -173,5 +174,10 @@ pub(crate) fn redis(server: &Server, rounds: usize) {
     report_rates("redis, 8 tasks of one: hand-overs / 8 processes", Some(4.0), &in_one);
     let [ours, raw] = [unfair, raw_unfair].map(crate::rounds::middle);
     let detail = format!("most / least turns {ours:.2} beside {raw:.2}");
-    report_number("redis, 8 processes: unfairness / blocking pop", ours / raw, &detail, Some("at most 1.1"));
+    report_number(
+        "redis, 8 processes: unfairness / blocking pop",
+        ours / raw,
+        &detail,
+        Some(Goal::AtMost(1.1)),
+    );
 }

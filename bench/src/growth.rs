@@ -6,6 +6,7 @@ use fencepost::Locks;
 use fencepost_testkit::redis::Server;
 
 use crate::cycle::runtime;
+use crate::results::Goal;
 use crate::rounds::{SLICE, report_number};
 use crate::usage::processor_time;
 
@@ -87,7 +88,7 @@ fn waiters() {
             running.iter().for_each(tokio::task::JoinHandle::abort);
             each
         });
-        let goal = (count == 1000).then_some("at most 10");
+        let goal = (count == 1000).then_some(Goal::AtMost(10.0));
         report_number(&format!("redis, {count} waiters: requests a hand-over"), each, "", goal);
     }
 }

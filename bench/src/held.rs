@@ -7,6 +7,7 @@ use fencepost::{Guard, Locks};
 use fencepost_testkit::redis::{Fleet, Server};
 
 use crate::cycle::runtime;
+use crate::results::Goal;
 use crate::rounds::report_number;
 use crate::usage::{memory, processor_time, threads};
 
@@ -85,10 +86,10 @@ fn measure(what: &str, url: &str, servers: &[&Server], count: usize) {
     let told = String::from_utf8_lossy(&output.stdout);
     let figures: Vec<f64> = told.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     let [lost, each, share, threads] = figures[..] else { panic!("{told}") };
-    report_number(&format!("{what}, {count} held: lost"), lost, "", Some("0"));
-    report_number(&format!("{what}, {count} held: kB each"), each / 1000.0, "", Some("at most 2"));
+    report_number(&format!("{what}, {count} held: lost"), lost, "", Some(Goal::AtMost(0.0)));
+    report_number(&format!("{what}, {count} held: kB each"), each / 1000.0, "", Some(Goal::AtMost(2.0)));
     // The goal is for ten thousand.
-    let goal = (count == 10_000).then_some("at most 0.05");
+    let goal = (count == 10_000).then_some(Goal::AtMost(0.05));
     let detail = format!("{threads} threads, {calls:.0} scripts/s at the servers, acquiring included");
     report_number(&format!("{what}, {count} held: share of a core"), share, &detail, goal);
 }

@@ -14,6 +14,7 @@ mod held;
 mod postgres;
 mod raw;
 mod redlock;
+mod results;
 mod rounds;
 mod startup;
 mod usage;
@@ -80,6 +81,14 @@ fn main() -> ExitCode {
     }
     if wanted("startup") {
         startup::run(rounds.div_ceil(3));
+    }
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+    match results::write(&folder, rounds) {
+        Ok([json, svg]) => println!("\nWritten to {} and {}", json.display(), svg.display()),
+        Err(error) => {
+            eprintln!("the results could not be written to {}: {error}", folder.display());
+            return ExitCode::FAILURE;
+        }
     }
     ExitCode::SUCCESS
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::results::{self, Entry, Goal};
+
 /// How long one side is measured at a time.
 pub(crate) const SLICE: Duration = Duration::from_millis(250);
 
@@ -45,41 +47,36 @@ pub(crate) fn middle(mut numbers: Vec<f64>) -> f64 {
 /// Prints a comparison of median times: smaller is better, 1 is the raw limit.
 pub(crate) fn report_times(what: &str, goal: Option<f64>, pairs: &[(Slice, Slice)]) {
     let microseconds = |slice: &Slice| slice.median().as_secs_f64() * 1e6;
-    let ours = middle(pairs.iter().map(|(ours, _)| microseconds(ours)).collect());
-    let raw = middle(pairs.iter().map(|(_, raw)| microseconds(raw)).collect());
-    let ratios: Vec<f64> = pairs.iter().map(|(ours, raw)| microseconds(ours) / microseconds(raw)).collect();
-    print(
-        what,
-        &format!("{ours:.1} us"),
-        &format!("{raw:.1} us"),
-        ratios,
-        goal.map(|goal| format!("at most {goal}")),
-    );
+    compare(what, goal.map(Goal::AtMost), pairs, microseconds, |time| format!("{time:.1} us"));
 }
 
 /// Prints a comparison of rates: larger is better, 1 is the raw limit.
 pub(crate) fn report_rates(what: &str, goal: Option<f64>, pairs: &[(Slice, Slice)]) {
-    let ours = middle(pairs.iter().map(|(ours, _)| ours.rate()).collect());
-    let raw = middle(pairs.iter().map(|(_, raw)| raw.rate()).collect());
-    let ratios: Vec<f64> = pairs.iter().map(|(ours, raw)| ours.rate() / raw.rate()).collect();
-    print(
-        what,
-        &format!("{ours:.0}/s"),
-        &format!("{raw:.0}/s"),
-        ratios,
-        goal.map(|goal| format!("at least {goal}")),
-    );
+    compare(what, goal.map(Goal::AtLeast), pairs, Slice::rate, |rate| format!("{rate:.0}/s"));
 }
 
-fn print(what: &str, ours: &str, raw: &str, ratios: Vec<f64>, goal: Option<String>) {
-    let (low, high) =
+fn compare(
+    what: &str,
+    goal: Option<Goal>,
+    pairs: &[(Slice, Slice)],
+    measure: impl Fn(&Slice) -> f64,
+    shown: impl Fn(f64) -> String,
+) {
+    let ours = middle(pairs.iter().map(|(ours, _)| measure(ours)).collect());
+    let raw = middle(pairs.iter().map(|(_, raw)| measure(raw)).collect());
+    let ratios: Vec<f64> = pairs.iter().map(|(ours, raw)| measure(ours) / measure(raw)).collect();
+    let range =
         ratios.iter().fold((f64::MAX, f64::MIN), |(low, high), ratio| (low.min(*ratio), high.max(*ratio)));
-    let goal = goal.map(|goal| format!("   goal: {goal}")).unwrap_or_default();
-    println!("{what:<46} {:>5.2}   ({low:.2} to {high:.2})   {ours} beside {raw}{goal}", middle(ratios));
+    results::add(Entry {
+        what: what.to_owned(),
+        figure: middle(ratios),
+        range: Some(range),
+        detail: format!("{} beside {}", shown(ours), shown(raw)),
+        goal,
+    });
 }
 
 /// Prints one figure that is no comparison of slices.
-pub(crate) fn report_number(what: &str, number: f64, detail: &str, goal: Option<&str>) {
-    let goal = goal.map(|goal| format!("   goal: {goal}")).unwrap_or_default();
-    println!("{what:<46} {number:>5.2}   {detail}{goal}");
+pub(crate) fn report_number(what: &str, figure: f64, detail: &str, goal: Option<Goal>) {
+    results::add(Entry { what: what.to_owned(), figure, range: None, detail: detail.to_owned(), goal });
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::results::Goal;
 use crate::rounds::{Slice, report_number, report_times};
 
 const PAIRS: usize = 20;
@@ -38,7 +39,7 @@ pub(crate) fn run(rounds: usize) {
     let more =
         pairs.iter().map(|(ours, raw)| (ours.median().as_secs_f64() - raw.median().as_secs_f64()) * 1e3);
     let more = crate::rounds::middle(more.collect());
-    report_number("the same: milliseconds more", more, "", Some("or at most 2"));
+    report_number("the same: milliseconds more (either will do)", more, "", Some(Goal::AtMost(2.0)));
 }
 
 /// The command that was built beside this program.

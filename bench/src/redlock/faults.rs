@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 
 use super::{Deployment, NODES, peer};
 use crate::cycle::{Cycle, by_tasks, names};
+use crate::results::Goal;
 use crate::rounds::{SLICE, Slice, report_number, report_rates, report_times};
 use crate::usage::memory;
 
@@ -128,7 +129,7 @@ fn report_memory(what: &str, runtime: &Runtime, locks: &Locks, turn_bad: impl Fn
     let cycles = load(runtime, locks, Duration::from_secs(6));
     let after = memory() / f64::from(1 << 20);
     let detail = format!("{before:.1} MiB before, {after:.1} after {cycles} cycles");
-    report_number(what, after / before, &detail, Some("at most 1.5"));
+    report_number(what, after / before, &detail, Some(Goal::AtMost(1.5)));
 }
 
 pub(super) fn memory_while_frozen(Deployment { fleet, runtime, locks, .. }: &Deployment) {

@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use self::cpu::Bill;
 use self::fanout::Fanout;
 use crate::cycle::{by_tasks, names, one_by_one, runtime};
+use crate::results::Goal;
 use crate::rounds::{Slice, report_number, report_rates, report_times};
 
 const NODES: usize = 5;
@@ -92,7 +93,7 @@ fn report_calls(what: &str, fleet: &Fleet, measure: impl Fn() -> Slice) {
     let each: Vec<_> = each.collect();
     let mean = each.iter().sum::<f64>() / NODES as f64;
     let each: Vec<_> = each.iter().map(|calls| format!("{calls:.2}")).collect();
-    report_number(what, mean, &each.join(" "), Some("at most 2"));
+    report_number(what, mean, &each.join(" "), Some(Goal::AtMost(2.0)));
 }
 
 /// How many scripts each node has run, once the slower ones have caught up.
