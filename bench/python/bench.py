@@ -2,7 +2,7 @@
 
 Each peer has a process of its own. A measure goes round all of them several times, so that whatever else the machine does
 meets everybody; the figure of a peer is the median of its rounds. `raw` is the raw limit: the two commands of a lock without
-a token, hand-encoded.
+a token, hand-encoded, on five servers at once where there are five. That of a hand-over is a token that one process pushes to a list and the other one waits to pop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SECONDS = float(os.environ.get("SECS", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "7"))
 
 SINGLE = ["raw", "fencepost", "redis-py", "python-redis-lock", "fencepost.aio", "redis-py asyncio"]
-FLEET = ["fencepost x5", "redlock-py x5", "pottery x5", "fencepost.aio x5", "aioredlock x5"]
+TOKENS = ["raw token", "redis-py token"]
+FLEET = ["raw x5", "fencepost x5", "redlock-py x5", "pottery x5", "fencepost.aio x5", "aioredlock x5"]
 
 
 class Servers:
@@ -94,18 +95,17 @@ def table(title: str, head: list[str], rows: list[list[str]]) -> None:
 
 
 def cycles(title: str, found: dict[str, dict[str, float]], base: str) -> None:
+    raw = next(iter(found.values()))["p50_us"]
     rows = []
     for peer, figures in found.items():
-        ratio = figures["p50_us"] / found[base]["p50_us"]
-        rate = figures["per_s"] / found[base]["per_s"]
-        rows.append([peer, f"{figures['p50_us']:.0f}", f"{ratio:.2f}", f"{figures['per_s']:.0f}", f"{rate:.2f}"])
-    table(title, ["", "p50 us", f"of {base}", "per s", f"of {base}"], rows)
+        p50, per_s = figures["p50_us"], figures["per_s"]
+        ratios = [f"{p50 / found[base]['p50_us']:.2f}", f"{p50 / raw:.2f}"]
+        rows.append([peer, f"{p50:.0f}", *ratios, f"{per_s:.0f}", f"{per_s / found[base]['per_s']:.2f}"])
+    table(title, ["", "p50 us", f"of {base}", "of raw", "per s", f"of {base}"], rows)
 
 
 def cycle(redis_url: str, fleet: str) -> None:
-    found = rounds(SINGLE, 1, redis_url, fleet)
-    cycles("acquire + release, one Redis, 1 worker", found, "redis-py")
-    print(f"\nraw limit: {found['raw']['p50_us']:.0f} us; fencepost {found['fencepost']['p50_us'] / found['raw']['p50_us']:.2f} of it")
+    cycles("acquire + release, one Redis, 1 worker", rounds(SINGLE, 1, redis_url, fleet), "redis-py")
 
 
 def cycle16(redis_url: str, fleet: str) -> None:
@@ -118,32 +118,47 @@ def fleet_cycle(redis_url: str, fleet: str) -> None:
 
 
 def handover(redis_url: str, fleet: str) -> None:
-    rows, best = [], None
-    for peer in [*SINGLE[1:], *FLEET]:
-        pair = [Worker(peer, redis_url, fleet) for _ in range(2)]
-        with tempfile.NamedTemporaryFile() as turns:
-            turns.write(bytes(8))
-            turns.flush()
-            for worker in pair:
-                worker.tell(f"wake {turns.name} {10 * SECONDS}")
-            told = [worker.answer()["events"] for worker in pair]
-        events = sorted((at, what, who) for who, events in enumerate(told) for what, at in events)
-        for worker in pair:
-            worker.close()
-        gaps = [
-            after[0] - before[0]
-            for before, after in zip(events, events[1:])
-            if before[1] == "gave" and after[1] == "had" and before[2] != after[2]
-        ]
-        gap = statistics.median(gaps) * 1e3 if gaps else float("nan")
-        if not peer.startswith("fencepost"):
-            best = gap if best is None else min(best, gap)
-        rows.append((peer, gap, len(gaps)))
+    found = passing([*TOKENS, *SINGLE[1:], *FLEET[1:]], redis_url, fleet)
+    gaps = {peer: statistics.median(one) * 1e3 for peer, one in found.items()}
+    best = min((peer for peer in gaps if peer not in TOKENS and not peer.startswith("fencepost")), key=gaps.__getitem__)
     table(
         "hand-over between two processes: from calling release to the other's acquire having returned",
-        ["", "p50 ms", "of the best peer", "times"],
-        [[peer, f"{gap:.2f}", f"{gap / best:.2f}", str(count)] for peer, gap, count in rows],
+        ["", "p50 ms", f"of {best}", "of the raw token", "times"],
+        [
+            [peer, f"{gap:.3f}", f"{gap / gaps[best]:.2f}", f"{gap / gaps['raw token']:.2f}", str(len(found[peer]))]
+            for peer, gap in gaps.items()
+        ],
     )
+
+
+def passing(peers: list[str], redis_url: str, fleet: str) -> dict[str, list[float]]:
+    """How long a lock took from one process to the other, for each peer in turns."""
+    pairs = {peer: [Worker(peer, redis_url, fleet) for _ in range(2)] for peer in peers}
+    found: dict[str, list[float]] = {peer: [] for peer in peers}
+    for _ in range(ROUNDS):
+        for peer in random.sample(peers, len(peers)):
+            found[peer] += gaps_between(pairs[peer], redis_url)
+    for pair in pairs.values():
+        for worker in pair:
+            worker.close()
+    return found
+
+
+def gaps_between(pair: list[Worker], redis_url: str) -> list[float]:
+    with tempfile.NamedTemporaryFile() as turns:
+        turns.write(bytes(8))
+        turns.flush()
+        if pair[0].peer in TOKENS:
+            client(redis_url).lpush(turns.name, "token")
+        for worker in pair:
+            worker.tell(f"wake {turns.name} {2 * SECONDS}")
+        told = [worker.answer()["events"] for worker in pair]
+    events = sorted((at, what, who) for who, events in enumerate(told) for what, at in events)
+    return [
+        after[0] - before[0]
+        for before, after in zip(events, events[1:])
+        if before[1] == "gave" and after[1] == "had" and before[2] != after[2]
+    ]
 
 
 def hold(redis_url: str, fleet: str) -> None:
@@ -158,7 +173,7 @@ def hold(redis_url: str, fleet: str) -> None:
         cells = [found["held"], found["held"] - found["still"], found["rss_kb"] // 1024, found["threads"]]
         figures = [f"{found['cpu_pct']:.0f}", f"{found['acquire_s']:.1f}", found["error"] or ""]
         rows.append([peer, *map(str, cells), *figures])
-        empty(redis_url)
+        client(redis_url).flushall()  # the next one begins with an empty server
     table(
         "10,000 locks held and renewed for 15 s, ttl 5 s",
         ["", "acquired", "lost", "RSS MB", "threads", "CPU %", "acquired in s", ""],
@@ -166,11 +181,10 @@ def hold(redis_url: str, fleet: str) -> None:
     )
 
 
-def empty(redis_url: str) -> None:
-    """Lets the next one begin with an empty server."""
+def client(redis_url: str) -> Any:
     import redis
 
-    redis.Redis.from_url(redis_url).flushall()
+    return redis.Redis.from_url(redis_url)
 
 
 def busy(redis_url: str, fleet: str) -> None:

@@ -19,18 +19,64 @@ class Raw:
         place = urlsplit(url)
         self._socket = socket.create_connection((place.hostname, place.port or 6379))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sha = self._ask(b"SCRIPT", b"LOAD", self.RELEASE).split(b"\r\n")[1]
+        self._sha = self.ask(b"SCRIPT", b"LOAD", self.RELEASE).split(b"\r\n")[1]
 
-    def _ask(self, *words: bytes) -> bytes:
+    def send(self, *words: bytes) -> None:
         self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+
+    def reply(self) -> bytes:
         return self._socket.recv(4096)
 
+    def ask(self, *words: bytes) -> bytes:
+        self.send(*words)
+        return self.reply()
+
+    def send_acquire(self, name: str) -> None:
+        self.send(b"SET", name.encode(), b"0123456789abcdef", b"NX", b"PX", b"30000")
+
+    def send_release(self, name: str) -> None:
+        self.send(b"EVALSHA", self._sha, b"1", name.encode(), b"0123456789abcdef")
+
     def acquire(self, name: str) -> str:
-        assert self._ask(b"SET", name.encode(), b"0123456789abcdef", b"NX", b"PX", b"30000") == b"+OK\r\n"
+        self.send_acquire(name)
+        assert self.reply() == b"+OK\r\n"
         return name
 
     def release(self, name: str) -> None:
-        assert self._ask(b"EVALSHA", self._sha, b"1", name.encode(), b"0123456789abcdef") == b":1\r\n"
+        self.send_release(name)
+        assert self.reply() == b":1\r\n"
+
+
+class RawFleet:
+    """The same on every server at once, waiting for all."""
+
+    def __init__(self, fleet: str) -> None:
+        self._nodes = [Raw(f"redis://{place['host']}:{place['port']}") for place in dictionaries(fleet)]
+
+    def acquire(self, name: str) -> str:
+        for node in self._nodes:
+            node.send_acquire(name)
+        assert all(node.reply() == b"+OK\r\n" for node in self._nodes)
+        return name
+
+    def release(self, name: str) -> None:
+        for node in self._nodes:
+            node.send_release(name)
+        assert all(node.reply() == b":1\r\n" for node in self._nodes)
+
+
+class Token:
+    """A token passed by a blocking pop, hand-encoded over one socket: what any client has to pay that wakes another."""
+
+    def __init__(self, url: str) -> None:
+        self._raw = Raw(url)
+
+    def acquire(self, name: str) -> str:
+        assert self._raw.ask(b"BLPOP", name.encode(), b"0").startswith(b"*2\r\n")
+        return name
+
+    def release(self, name: str) -> None:
+        assert self._raw.ask(b"LPUSH", name.encode(), b"token").startswith(b":")
 
 
 def dictionaries(fleet: str) -> list[dict[str, Any]]:
@@ -40,12 +86,17 @@ def dictionaries(fleet: str) -> list[dict[str, Any]]:
 
 def blocking(peer: str, redis_url: str, fleet: str) -> Callable[[], tuple[Callable[[str], Any], Callable[[Any], Any]]]:
     """Makes what one thread uses; clients are shared, as the libraries' documentation does it."""
-    if peer == "raw":
+    if peer.startswith("raw"):
         def make_raw() -> Any:
-            raw = Raw(redis_url)
+            raw = RawFleet(fleet) if peer == "raw x5" else (Raw if peer == "raw" else Token)(redis_url)
             return raw.acquire, raw.release
 
         return make_raw
+    if peer == "redis-py token":
+        import redis
+
+        tokens = redis.Redis.from_url(redis_url)
+        return lambda: (lambda name: tokens.blpop([name]) and name, lambda name: tokens.lpush(name, "token"))
     if peer in ("fencepost", "fencepost x5"):
         import fencepost
 

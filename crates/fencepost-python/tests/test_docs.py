@@ -1,20 +1,31 @@
-"""Every Python block of docs/python.md runs, top to bottom, against real servers."""
+"""Every Python block of docs/python.md and the README runs, top to bottom, against real servers; and what the page lists is what
+there is."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import importlib
 import inspect
 import re
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fencepost
+import fencepost.aio
 
-PAGE = (Path(__file__).parents[3] / "docs" / "python.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+BLOCKS = blocks(PAGE)
 
 
 def run(code: str, names: dict[str, Any]) -> None:
@@ -50,12 +61,58 @@ def page(redis_url: str, postgres_url: str) -> Any:
     locks.close()
 
 
+MODULES = ("", ".aio", ".fence", ".testing", ".compat.redis_lock", ".compat.redlock")
+
+
+TOLD = (property, classmethod, staticmethod, type, types.FunctionType)
+"""What can have a docstring; plain values have none at run time."""
+
+
+def undocumented(module: Any) -> list[str]:
+    """What a module offers without a docstring, with the methods and properties of its classes."""
+    offered = {name: getattr(module, name) for name in module.__all__}
+    for name, one in list(offered.items()):
+        for base in one.__mro__ if isinstance(one, type) else ():
+            if base.__module__.startswith("fencepost"):
+                offered |= {f"{name}.{part}": found for part, found in vars(base).items() if not part.startswith("_")}
+    return [name for name, one in offered.items() if isinstance(one, TOLD) and not one.__doc__]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    found = importlib.import_module("fencepost" + module)
+    assert found.__doc__ and undocumented(found) == []
+
+
 RECIPES = ("locks.py", "app.py", "tasks.py")
 
 
 @pytest.mark.parametrize("number", [n for n, block in enumerate(BLOCKS) if not block.startswith("# ")])
 def test_a_snippet_runs(number: int, page: Any) -> None:
     page(BLOCKS[number])
+
+
+def test_the_readme_runs(page: Any) -> None:
+    code = "import fencepost.aio\nalocks = await fencepost.aio.connect('redis://127.0.0.1:6379')\norder = 'order 42'\n"
+    for block in blocks((ROOT / "README.md").read_text()):
+        page(code + block)
+
+
+def listed(head: str) -> set[str]:
+    """The names in the first column of a table of the page."""
+    rows = PAGE.split(f"| {head} |")[1].split("\n\n")[0].splitlines()[2:]
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def test_the_page_lists_every_option() -> None:
+    both = {**inspect.signature(fencepost.Locks.lock).parameters, **inspect.signature(fencepost.aio.Locks.lock).parameters}
+    assert listed("option") == both.keys() - {"self", "name"}
+
+
+def test_the_page_lists_every_exception() -> None:
+    offered = {name: getattr(fencepost, name) for name in fencepost.__all__}
+    errors = {name for name, one in offered.items() if isinstance(one, type) and issubclass(one, fencepost.Error)}
+    assert listed("exception") == errors - {"Error"}
 
 
 def recipe(name: str) -> str:

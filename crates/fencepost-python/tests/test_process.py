@@ -162,23 +162,31 @@ def test_a_signal_handler_may_release_what_is_being_extended() -> None:
     assert (out.split(), process.returncode) == (["released", "0"], 0), err
 
 
-def test_a_killed_workers_lock_is_free_after_its_ttl(redis_url: str, locks: fencepost.Locks, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "ttl"), [("redis", 1), ("fleet", 1), ("postgres", 1), ("etcd", 2), ("zookeeper", 4)]
+)
+def test_a_killed_workers_lock_is_free_after_its_ttl(
+    kind: str, ttl: int, name: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
     process = script(
         """
         import fencepost, sys
-        guard = fencepost.connect(sys.argv[1]).lock(sys.argv[2], ttl=1).acquire()
-        print("held", flush=True)
+        guard = fencepost.connect(sys.argv[1]).lock(sys.argv[2], ttl=float(sys.argv[3])).acquire()
+        print(guard.token, flush=True)
         sys.stdin.read()
         """,
-        redis_url,
+        url,
         name,
+        str(ttl),
     )
-    assert line(process) == "held"
-    assert locks.lock(name).try_acquire() is None
-    process.kill()
-    process.communicate()
-    with locks.lock(name, wait=LIMIT):
-        pass
+    token = int(line(process))
+    with fencepost.connect(url) as locks:
+        assert locks.lock(name, ttl=8).try_acquire() is None
+        process.kill()
+        process.communicate()
+        with locks.lock(name, ttl=8, wait=LIMIT) as guard:
+            assert guard.token > token
 
 
 @pytest.mark.parametrize("kind", ["redis", "fleet", "postgres", "etcd", "zookeeper"])

@@ -53,10 +53,15 @@ class Retry:
     """
 
     first: float
+    """The first pause."""
     most: float
+    """The longest pause."""
     pauses: tuple[float, ...] | None = None
+    """Each pause, where all are listed."""
     attempts: int | None = None
+    """The largest number of tries in all; `None` for no limit."""
     jitter: bool = False
+    """Whether pauses are shortened at random."""
 
     @classmethod
     def fixed(cls, pause: Duration, *, attempts: int | None = None, jitter: bool = False) -> Retry:

@@ -211,6 +211,7 @@ impl<'a> Claim<'a> {
             seat.served();
         }
         self.link = None;
+        let pushed = matches!(by, By::Push);
         let hold = Held {
             node: self.store.node.clone(),
             renewals: self.store.renewals.clone(),
@@ -221,9 +222,9 @@ impl<'a> Claim<'a> {
             value: self.value.clone(),
             _line: self.line.clone(),
             handed: if let By::HandOver(times) = by { *times } else { 0 },
+            pushed,
             _letters: letters,
         };
-        let pushed = matches!(by, By::Push);
         let term = if pushed { GRANT_TERM.duration } else { self.request.ttl };
         Ok(Grant { owner: self.request.owner, token, sent, term: Some(term), pushed, hold: Arc::new(hold) })
     }

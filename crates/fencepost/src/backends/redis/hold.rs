@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::cohort::Cohorts;
 use super::inbox::LetterBox;
 use super::keys::Keys;
-use super::node::{Line, Node, On, Script};
+use super::node::{Line, Link, Node, On, Script};
 use super::resp::Value;
 use super::{GRANT_TERM, milliseconds, record};
 use crate::backend::{Hold, Renewal};
@@ -29,6 +29,8 @@ pub(super) struct Held {
     pub(super) value: Arc<str>,
     /// How often in a row the lock stayed in this process.
     pub(super) handed: u32,
+    /// It came from a holder of another process, so others may well wait for it.
+    pub(super) pushed: bool,
     /// Open for revocations while the lock is held, on the channel that the value names.
     pub(super) _letters: LetterBox,
     pub(super) _line: Arc<Line>,
@@ -62,7 +64,13 @@ impl Hold for Held {
             value = next;
         }
         let arguments = [&*value, GRANT_TERM.text, ""];
-        let answer = node.run(Script::Release, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
+        let waiter_first = |link: &Arc<Link>| {
+            if self.pushed {
+                link.answer_last();
+            }
+        };
+        let answer =
+            node.run(Script::Release, On::One(&self.keys), &arguments, timeout, waiter_first).await?;
         // A repeated release finds nothing if the first one did its work.
         Ok(ours.unwrap_or(answer.repeated || answer.value.as_int() == Some(1)))
     }

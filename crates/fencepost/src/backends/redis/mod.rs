@@ -186,6 +186,7 @@ impl Backend for Store {
             value,
             _line: self.node.line(),
             handed: 0,
+            pushed: false,
             _letters: letters,
         };
         Ok(Grant {

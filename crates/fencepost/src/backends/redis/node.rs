@@ -113,6 +113,13 @@ impl Link {
         self.connection.send(words.iter().map(|word| word.as_bytes()))
     }
 
+    /// Lets the server write to others before it answers what is sent next. It writes first to whom it has had something to
+    /// say last; so whoever has an answer waiting already comes behind those that a script pushes to.
+    pub(super) fn answer_last(&self) {
+        // Nobody needs the answer, and a connection that has ended says so to what is sent next.
+        let _ = self.connection.command(&["PING"]);
+    }
+
     /// Whether the connection is gone, and with it the answers to what was sent.
     pub(super) fn has_ended(&self) -> bool {
         self.connection.has_ended()
