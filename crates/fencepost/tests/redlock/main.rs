@@ -9,13 +9,10 @@
 mod stage;
 
 mod amnesia;
-mod clocks;
-mod contention;
 mod init;
 mod leftovers;
 mod mending;
 mod operator;
-mod outages;
 mod refusals;
 mod round_trips;
 mod waiting;

@@ -3,7 +3,7 @@
 use fencepost::Locks;
 use fencepost_testkit::redis::Fleet;
 
-use crate::stage::{
+use crate::fleet::{
     CALM, LONG, NODE, clock, connect, counter, declare, declared, holds, patient, take, until, use_once,
 };
 
@@ -35,19 +35,19 @@ async fn tokens_grow(fleet: &mut Fleet, locks: &Locks) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_with_a_node_whose_clock_is_an_hour_ahead() {
+async fn s12_tokens_grow_with_a_node_whose_clock_is_an_hour_ahead() {
     let (mut fleet, locks) = with_a_wrong_clock(3, HOUR).await;
     tokens_grow(&mut fleet, &locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_with_a_node_whose_clock_is_an_hour_behind() {
+async fn s13_tokens_grow_with_a_node_whose_clock_is_an_hour_behind() {
     let (mut fleet, locks) = with_a_wrong_clock(3, -HOUR).await;
     tokens_grow(&mut fleet, &locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_over_a_clock_that_leaps_there_and_back() {
+async fn s12_tokens_grow_over_a_clock_that_leaps_there_and_back() {
     let (fleet, locks) = with_a_wrong_clock(5, 0).await;
     let mut tokens = vec![use_once(&locks).await];
     for offset in [HOUR, -HOUR, 0] {
@@ -59,7 +59,7 @@ async fn tokens_grow_over_a_clock_that_leaps_there_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_leaps_ahead_does_not_bring_a_second_holder() {
+async fn s12_a_clock_that_leaps_ahead_does_not_bring_a_second_holder() {
     let (fleet, locks) = with_a_wrong_clock(3, 0).await;
     let rival = connect(&fleet, CALM).await;
     use_once(&rival).await;
@@ -94,7 +94,7 @@ fn ask(fleet: &Fleet, proposal: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_whose_clock_is_ten_years_off_moves_no_counter_out_of_bounds() {
+async fn s14_a_client_whose_clock_is_ten_years_off_moves_no_counter_out_of_bounds() {
     let fleet = declared(3, CALM).await;
     let decade = 10 * 365 * 24 * 3600 * 1_000_000;
     let (before, bound) = (clock(&fleet[0]), 5_000_000);

@@ -4,7 +4,7 @@ use fencepost::Locks;
 use fencepost_testkit::history::{Client, History};
 use fencepost_testkit::redis::Fleet;
 
-use crate::stage::{CALM, LONG, bounded, connect, declared, is_clear, patient};
+use crate::fleet::{CALM, LONG, bounded, connect, declared, is_clear, patient};
 
 async fn turn(client: &Client, locks: &Locks) {
     client.invoke("a");
@@ -40,14 +40,14 @@ async fn everybody_gets_it(fleet: &Fleet, clients: usize, connections: usize, tu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_clients_share_a_lock() {
+async fn s32_fifty_clients_share_a_lock() {
     let fleet = declared(5, CALM).await;
     everybody_gets_it(&fleet, 50, 10, 3).await;
     is_clear(&fleet).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_share_a_lock_while_a_node_is_frozen() {
+async fn s07_clients_share_a_lock_while_a_node_is_frozen() {
     for frozen in [0, 2] {
         let fleet = declared(5, CALM).await;
         fleet[frozen].pause();
@@ -56,7 +56,7 @@ async fn clients_share_a_lock_while_a_node_is_frozen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_share_a_lock_while_two_nodes_are_dead() {
+async fn s01_clients_share_a_lock_while_two_nodes_are_dead() {
     let mut fleet = declared(5, CALM).await;
     fleet[1].kill();
     fleet[2].kill();
@@ -64,14 +64,14 @@ async fn clients_share_a_lock_while_two_nodes_are_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_who_try_at_the_same_time_one_gets_it() {
+async fn s32_of_two_who_try_at_the_same_time_one_gets_it() {
     let fleet = declared(5, CALM).await;
     one_of_two_gets_it(&fleet, CALM, 100).await;
     is_clear(&fleet).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_who_try_at_the_same_time_one_gets_it_without_waiting_for_a_frozen_node() {
+async fn s32_of_two_who_try_at_the_same_time_one_gets_it_without_waiting_for_a_frozen_node() {
     // Whoever waited for its answer would wait for longer than a test may take.
     let parameters = &format!("{CALM}&timeout=10m");
     let fleet = declared(3, parameters).await;
@@ -90,20 +90,5 @@ async fn one_of_two_gets_it(fleet: &Fleet, parameters: &str, rounds: usize) {
         let (first, second) = (attempt(&one), attempt(&two));
         let got = [first.await.unwrap(), second.await.unwrap()];
         assert_eq!(got.iter().flatten().count(), 1, "round {round}");
-    }
-}
-
-/// One thread: all have asked before the first answer is read.
-#[tokio::test]
-async fn many_callers_at_once_are_all_served() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
-    let callers = (0..1200).map(|number| {
-        let lock = locks.lock(format!("job:{number}")).ttl(LONG).renew(false);
-        tokio::spawn(async move { lock.acquire().await })
-    });
-    let callers: Vec<_> = callers.collect();
-    for caller in callers {
-        drop(caller.await.unwrap().unwrap());
     }
 }
