@@ -1,7 +1,11 @@
 //! Clocks that are wrong: the servers' from the start, a server's that leaps, a client's.
 
 use fencepost::Locks;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::Clock;
+use fencepost_testkit::redis::{Fleet, Server};
+
+use crate::children::client_with;
+use crate::family::Family;
 
 use crate::fleet::{
     CALM, LONG, NODE, clock, connect, counter, declare, declared, holds, patient, take, until, use_once,
@@ -105,4 +109,65 @@ async fn s14_a_client_whose_clock_is_ten_years_off_moves_no_counter_out_of_bound
     assert!(ask(&fleet, before + decade) > before, "within them, a proposal counts");
     let token = use_once(&connect(&fleet, CALM).await).await;
     assert!(token <= clock(&fleet[0]) + bound);
+}
+
+/// A client with a wall clock of its own.
+fn with_clock(url: &str, seconds: i64) -> (Clock, Family, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::make(folder.path());
+    clock.set(seconds);
+    let client = client_with(url, |command| {
+        command.envs(clock.environment());
+    });
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", client.child.id())).unwrap();
+    assert!(maps.contains("/clock.so"), "its clock can be moved");
+    (clock, client, folder)
+}
+
+/// Acquires and releases the lock; its token.
+fn token_of(client: &mut Family) -> u64 {
+    let token = client.ask("acquire 600000").parse().unwrap();
+    assert_eq!(client.ask("release"), "fine");
+    token
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s11_a_client_whose_clock_leaps_an_hour_there_and_back_holds_as_long_as_before() {
+    let (fleet, server) = (declared(3, CALM).await, Server::start());
+    for (url, rival) in [
+        (fleet.url_with(CALM), connect(&fleet, CALM).await),
+        (server.url(), Locks::connect(&server.url()).await.unwrap()),
+    ] {
+        let (clock, mut client, _folder) = with_clock(&url, 0);
+        let mut last = 0;
+        for (offset, during) in [(HOUR, -HOUR), (-HOUR, HOUR), (HOUR, 0)] {
+            clock.set(offset);
+            let token = client.ask("acquire 600000").parse().unwrap();
+            assert!(token > last, "{token} after {last}");
+            clock.set(during);
+            let left = client.ask("state");
+            let left: u64 = left.split(' ').nth(2).unwrap().parse().unwrap();
+            assert!((500_000..=600_000).contains(&left), "{left}");
+            assert!(rival.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
+            assert_eq!(client.ask("extend"), "fine");
+            assert_eq!(client.ask("release"), "fine");
+            last = use_once(&rival).await;
+            assert!(last > token, "{last} after {token}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s14_a_client_that_lives_ten_years_ahead_poisons_no_counter() {
+    let fleet = declared(3, CALM).await;
+    let (locks, bound) = (connect(&fleet, CALM).await, 5_000_000);
+    let mut last = use_once(&locks).await;
+    for years in [10, -10] {
+        let (_clock, mut client, _folder) = with_clock(&fleet.url_with(CALM), years * 365 * 24 * HOUR);
+        for token in [token_of(&mut client), use_once(&locks).await, token_of(&mut client)] {
+            assert!(token > last, "{token} after {last}");
+            last = token;
+        }
+    }
+    assert!(last <= clock(&fleet[0]) + bound, "{last}");
 }

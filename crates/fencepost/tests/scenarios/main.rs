@@ -23,6 +23,9 @@ mod cluster;
 #[path = "../postgres/stage.rs"]
 mod database;
 #[allow(dead_code)]
+#[path = "../common/family.rs"]
+mod family;
+#[allow(dead_code)]
 #[path = "../redlock/stage.rs"]
 mod fleet;
 #[allow(dead_code)]
@@ -30,10 +33,13 @@ mod fleet;
 mod zoo;
 
 mod amnesia;
+mod children;
 mod clients;
 mod clocks;
 mod contention;
+mod embedded;
 mod etcd;
+mod holders;
 mod network;
 mod nodes;
 mod postgres;
