@@ -37,6 +37,7 @@ mod children;
 mod clients;
 mod clocks;
 mod contention;
+mod crowd;
 mod embedded;
 mod etcd;
 mod holders;
