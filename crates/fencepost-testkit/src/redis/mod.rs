@@ -53,7 +53,10 @@ impl Server {
         );
         let folder =
             tempfile::Builder::new().prefix("fencepost-redis-").tempdir().expect("a temporary folder");
-        let certificates = config.tls.is_some().then(|| Certificates::make(folder.path()));
+        let certificates = config.tls.map(|tls| match tls.expired {
+            false => Certificates::make(folder.path()),
+            true => Certificates::make_expired(folder.path()),
+        });
         let clock = config.movable_clock.then(|| Clock::make(folder.path()));
         let mut server = Self { config, port: 0, certificates, clock, process: None, folder };
         for _ in 0..10 {

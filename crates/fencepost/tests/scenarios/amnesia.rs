@@ -172,3 +172,11 @@ async fn s06_keys_lost_with_a_node_are_made_anew_when_its_quarantine_is_over() {
     fleet[0].resume();
     guard.release().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s24_a_node_whose_databases_were_swapped_does_not_give_its_vote_again() {
+    let fleet = declared(3, CALM).await;
+    let guard = held_by_a_bare_majority(&fleet, &connect(&fleet, CALM).await).await;
+    fleet[1].cli(&["SWAPDB", "0", "1"]);
+    a_rival_does_not_get_the_vote(&fleet, guard, "new, or has lost").await;
+}

@@ -1,6 +1,6 @@
 //! Clocks that are wrong: the servers' from the start, a server's that leaps, a client's.
 
-use fencepost::Locks;
+use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::Clock;
 use fencepost_testkit::redis::{Fleet, Server};
 
@@ -8,7 +8,8 @@ use crate::children::client_with;
 use crate::family::Family;
 
 use crate::fleet::{
-    CALM, LONG, NODE, clock, connect, counter, declare, declared, holds, patient, take, until, use_once,
+    CALM, LONG, NODE, boottime, clock, connect, counter, declare, declared, holds, ms, patient, take, until,
+    use_once,
 };
 
 const HOUR: i64 = 3600;
@@ -80,6 +81,51 @@ async fn s12_a_clock_that_leaps_ahead_does_not_bring_a_second_holder() {
     drop(guard);
     take(&rival).await.release().await.unwrap();
     assert!(!holds(&fleet[0], "a"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s12_tokens_grow_on_one_redis_whose_clock_leaps_past_a_lease_and_back() {
+    let server = Server::config().movable_clock().start();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    let old = take(&locks).await;
+    // Exclusion is broken: the server has ended the lease. The old holder learns it at its next renewal.
+    server.set_clock(HOUR);
+    let next = take(&locks).await;
+    assert!(next.token() > old.token());
+    let error = old.extend().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { why: Loss::Taken, .. }), "{error:?}");
+    next.release().await.unwrap();
+    let last = use_once(&locks).await;
+    server.set_clock(0);
+    let mut last = next_token(&locks, last).await;
+    for _ in 0..5 {
+        last = next_token(&locks, last).await;
+    }
+}
+
+async fn next_token(locks: &Locks, last: u64) -> u64 {
+    let token = use_once(locks).await;
+    assert!(token > last, "{token} after {last}");
+    token
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s13_where_a_clock_goes_back_a_lock_lasts_longer_and_never_less() {
+    let (fleet, locks) = with_a_wrong_clock(3, 0).await;
+    let rival = connect(&fleet, CALM).await;
+    let before = use_once(&rival).await;
+    let guard = locks.lock("a").ttl(ms(1000)).renew(false).acquire().await.unwrap();
+    let (token, end) = (guard.token().get(), guard.valid_until_boottime().unwrap());
+    fleet.iter().for_each(|node| node.set_clock(-HOUR));
+    until("its time is over", async || boottime() > end + ms(500)).await;
+    assert!(guard.state().is_lost(), "a client counts by its own clock");
+    assert!(fleet.iter().any(|node| holds(node, "a")), "the nodes count from an hour ago");
+    assert!(!matches!(rival.lock("a").ttl(LONG).try_acquire().await, Ok(Some(_))));
+    // It is not stuck for that hour: the guard's end gives it back.
+    drop(guard);
+    fleet.iter().for_each(|node| node.set_clock(0));
+    until("it is free", async || !fleet.iter().any(|node| holds(node, "a"))).await;
+    assert!(token > before);
 }
 
 /// Asks a node for the lock `a` as a client with such a clock would.

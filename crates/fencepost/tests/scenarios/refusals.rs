@@ -88,6 +88,8 @@ async fn s31_the_same_server_under_two_names_is_refused() {
     let fleet = Fleet::start(2);
     let alias = Proxy::start(fleet[0].addr());
     let url = format!("redlock://{},{},{}?{CALM}", fleet[0].addr(), fleet[1].addr(), alias.addr());
+    // Two servers are a majority, and with their answers connecting would be over.
+    fleet[1].pause();
     for error in [Locks::connect(&url).await.unwrap_err(), Locks::init(&url, false).await.unwrap_err()] {
         is_config(&error, &["same server", &alias.addr().to_string(), &fleet[0].addr().to_string()]);
     }
@@ -182,4 +184,11 @@ async fn s25_forgotten_scripts_are_loaded_again_unnoticed() {
         guard.release().await.unwrap();
     }
     is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s26_a_server_whose_certificate_has_expired_is_a_configuration_error() {
+    let server = Server::config().tls_expired().start();
+    let error = Locks::connect(&server.url()).await.unwrap_err();
+    is_config(&error, &["certificate"]);
 }
