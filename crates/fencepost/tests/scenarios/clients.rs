@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::task::Poll;
 
 use fencepost::Locks;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::{Fleet, Server};
 
-use crate::fleet::{CALM, connect, declared, holds, is_clear, ms, patient, take, until};
+use crate::fleet::{CALM, bounded, connect, declared, holds, is_clear, ms, patient, take, until};
 
 /// Polls a future up to `count` times and drops it; whether it has completed.
 async fn poll_and_drop<T>(future: impl Future<Output = T>, count: usize) -> bool {
@@ -129,5 +129,54 @@ async fn s36_an_extension_that_waits_for_a_connection_does_not_outlive_the_relea
     // It goes the same way as the other one would, behind it.
     until("an extension is heard there", async || holds(&fleet[0], "b")).await;
     next.release().await.unwrap();
+    is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s34_a_release_dropped_at_any_await_takes_nobody_elses_lock() {
+    let fleet = declared(3, CALM).await;
+    let (locks, rival) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    for count in 1..MOST {
+        let guard = take(&locks).await;
+        guard.extend().await.unwrap();
+        let completed = poll_and_drop(guard.release(), count).await;
+        let next = take(&rival).await;
+        next.extend().await.unwrap();
+        // What is still under way of the release comes before this.
+        assert!(locks.lock("b").try_acquire().await.unwrap().is_some());
+        next.extend().await.unwrap();
+        assert!(fleet.iter().filter(|node| holds(node, "a")).count() >= 2);
+        next.release().await.unwrap();
+        if completed {
+            return is_clear(&fleet).await;
+        }
+    }
+    panic!("not done after {MOST} polls");
+}
+
+/// Ends the connections that carry wake-ups, for as long as a task waits, and takes the lock away without any message.
+async fn is_woken_by_time(locks: &Locks, nodes: &[&Server]) {
+    let waiter = tokio::spawn({
+        let lock = patient(locks, "a");
+        async move { lock.acquire().await }
+    });
+    until("it waits", async || locks.stats().waiting_now == 1).await;
+    for node in nodes {
+        node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        node.cli(&["DEL", "lock:a"]);
+    }
+    bounded("it gets the lock", waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s33_a_waiter_whose_messages_are_lost_looks_by_itself() {
+    let (fleet, server) = (declared(3, CALM).await, Server::start());
+    let nodes: Vec<_> = fleet.iter().collect();
+    for _ in 0..3 {
+        nodes.iter().for_each(|node| drop(node.cli(&["SET", "lock:a", "foreign", "PX", "600000"])));
+        is_woken_by_time(&connect(&fleet, CALM).await, &nodes).await;
+        server.cli(&["SET", "lock:a", "foreign", "PX", "600000"]);
+        is_woken_by_time(&Locks::connect(&server.url()).await.unwrap(), &[&server]).await;
+    }
     is_clear(&fleet).await;
 }

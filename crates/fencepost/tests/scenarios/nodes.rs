@@ -6,8 +6,10 @@ use crate::fleet::{CALM, QUICK, boottime, bounded, connect, declared, is_clear, 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s01_one_of_five_is_killed_and_then_another() {
-    let mut fleet = declared(5, CALM).await;
-    let (locks, mut tokens) = (connect(&fleet, CALM).await, Vec::new());
+    // Whoever waited for an answer of a dead one would wait for longer than a test may take.
+    let patient = &format!("{CALM}&timeout=10m");
+    let mut fleet = declared(5, patient).await;
+    let (locks, mut tokens) = (connect(&fleet, patient).await, Vec::new());
     tokens.push(use_once(&locks).await);
     for (dead, alive) in [(4, 0..4), (0, 1..4)] {
         let held = take(&locks).await;
@@ -22,8 +24,8 @@ async fn s01_one_of_five_is_killed_and_then_another() {
         fleet[dead].kill();
         held.extend().await.unwrap();
         held.release().await.unwrap();
-        tokens.push(use_once(&locks).await);
-        tokens.push(use_once(&connect(&fleet, CALM).await).await);
+        tokens.push(bounded("a client that was connected", use_once(&locks)).await);
+        tokens.push(bounded("a new one", async { use_once(&connect(&fleet, patient).await).await }).await);
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }

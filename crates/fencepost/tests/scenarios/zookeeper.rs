@@ -1,7 +1,10 @@
 //! ZooKeeper: sessions that end, answers that are lost, numbers that come to their end.
 
 use fencepost::{Error, Locks};
-use fencepost_testkit::zookeeper::{Mode, Server};
+use fencepost_testkit::LIMIT;
+use fencepost_testkit::zookeeper::{Ensemble, Mode, Server};
+
+use crate::crowd::Crowd;
 
 use crate::zoo::{LONG, Part, SHORT, bounded, contenders, start_waiting, take, until, use_once};
 
@@ -100,4 +103,22 @@ async fn s48_tokens_grow_when_the_folder_was_collected() {
         assert!(client.delete(&format!("{}/fencepost/a", part.chroot)).unwrap());
         assert!(client.delete(&format!("{}/fencepost", part.chroot)).unwrap());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s46_exclusion_and_the_order_of_tokens_outlive_leaders_that_come_and_go() {
+    let mut ensemble = Ensemble::start(3);
+    let mut crowd = Crowd::new(LONG, LIMIT);
+    for _ in 0..6 {
+        crowd.join(&ensemble.url()).await;
+    }
+    for _ in 0..3 {
+        crowd.goes_on(20).await;
+        let leader = ensemble.leader();
+        ensemble.get_mut(leader).kill();
+        ensemble.leader();
+        crowd.goes_on(20).await;
+        ensemble.get_mut(leader).restart();
+    }
+    crowd.end().await;
 }
