@@ -2,7 +2,7 @@
 
 use fencepost::{Error, Locks, Loss, State};
 use fencepost_testkit::Proxy;
-use fencepost_testkit::postgres::{Bouncer, Pooling, Server};
+use fencepost_testkit::postgres::{Bouncer, Config, Pooling, Server};
 
 use crate::database::{Database, LONG, Room, SHORT, bounded, calm, ms, patient, take, until};
 
@@ -200,4 +200,100 @@ async fn s42_two_names_with_one_key_are_an_error_and_no_deadlock() {
     }
     guard.release().await.unwrap();
     take(&rival, "a").await.release().await.unwrap();
+}
+
+/// A server and its standby, with the link from one to the other, and an address that leads to the server.
+struct Pair {
+    server: Server,
+    standby: Server,
+    link: Proxy,
+    address: Proxy,
+    database: String,
+}
+
+impl Pair {
+    fn start(config: Config) -> Self {
+        let server = config.replicated().start();
+        let database = server.create_database();
+        let link = Proxy::start(server.addr());
+        let standby = Server::start_standby(link.addr());
+        let address = Proxy::start(server.addr());
+        Self { server, standby, link, address, database }
+    }
+
+    /// Ends the server, and puts the standby into its place.
+    fn fail_over(&mut self) {
+        self.link.cut();
+        self.server.kill();
+        self.standby.promote();
+        self.address.redirect(self.standby.addr());
+        self.address.reset();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s41_tokens_grow_over_a_failover_to_a_standby_that_was_behind() {
+    let mut pair = tokio::task::block_in_place(|| Pair::start(Server::config()));
+    let url = calm(&pair.server.url_at(pair.address.addr(), &pair.database));
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut tokens = vec![take(&locks, "a").await.token()];
+    until("the standby has that row", async || {
+        pair.standby.psql(&pair.database, "SELECT count(*) FROM pg_tables WHERE tablename = 'locks'") == "1"
+            && pair.standby.psql(&pair.database, "SELECT count(*) FROM fencepost.locks") == "1"
+    })
+    .await;
+    // It hears nothing of what follows.
+    pair.link.stall();
+    for _ in 0..20 {
+        tokens.push(take(&locks, "a").await.token());
+    }
+    let old = take(&locks, "a").await;
+    tokens.push(old.token());
+    tokio::task::block_in_place(|| pair.fail_over());
+    assert_eq!(bounded("the guard learns it", old.lost()).await, Loss::SessionEnded);
+    // Exclusion is broken, as SAFETY.md says: the standby has not heard of this lease. Or it has an older one.
+    pair.standby.psql(&pair.database, "UPDATE fencepost.locks SET ends = clock_timestamp()");
+    let rival = Locks::connect(&url).await.unwrap();
+    tokens.push(take(&rival, "a").await.token());
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s41_a_standby_that_the_server_waits_for_has_every_durable_lease() {
+    let mut pair = tokio::task::block_in_place(|| Pair::start(Server::config()));
+    pair.server.psql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+    pair.server.psql("postgres", "SELECT pg_reload_conf()");
+    until("the server waits for it", async || {
+        pair.server.psql("postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
+            == "1"
+    })
+    .await;
+    let url = format!("{}&durable=yes", calm(&pair.server.url_at(pair.address.addr(), &pair.database)));
+    let locks = Locks::connect(&url).await.unwrap();
+    let old = take(&locks, "a").await;
+    tokio::task::block_in_place(|| pair.fail_over());
+    assert_eq!(bounded("the guard learns it", old.lost()).await, Loss::SessionEnded);
+    let rival = Locks::connect(&url).await.unwrap();
+    assert!(rival.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none(), "its lease is here, too");
+    let holder = rival.show("a").await.unwrap().unwrap();
+    assert_eq!((holder.owner, holder.token), (Some(old.owner()), Some(old.token())));
+    let before = old.token();
+    drop(old);
+    assert!(take(&rival, "a").await.token() > before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s38_a_database_that_ends_idle_sessions_does_not_end_ours() {
+    let database = Database::new();
+    for setting in ["idle_session_timeout", "idle_in_transaction_session_timeout", "statement_timeout"] {
+        database.psql(&format!("ALTER DATABASE {} SET {setting} = '300ms'", database.name));
+    }
+    let (locks, rival) = (database.locks().await, database.locks().await);
+    let guard = take(&locks, "a").await;
+    let other = database.client().await;
+    until("another idle session was ended", async || other.is_closed()).await;
+    assert!(matches!(guard.state(), State::Held { .. }), "{:?}", guard.state());
+    guard.extend().await.unwrap();
+    assert!(rival.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
 }
