@@ -1,4 +1,4 @@
-//! The queue: places that are lost with their lease, names below names, and the order of tokens.
+//! The queue: who stands where in it, names below names, and the order of tokens.
 
 use fencepost_testkit::etcd::Cluster;
 

@@ -1,4 +1,4 @@
-//! A server that crashes, or stands still as a whole.
+//! Who waits while a server crashes, and a server that stands still as a whole.
 
 use fencepost::{Error, Locks};
 use fencepost_testkit::postgres::Server;

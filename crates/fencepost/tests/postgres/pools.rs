@@ -1,4 +1,4 @@
-//! Pools that share connections between clients: refused where they would lose locks, used where they cannot.
+//! Pools that share connections between clients, where they cannot lose locks. Others are refused: row 39 of the scenarios.
 
 use fencepost::Locks;
 use fencepost::postgres::lock_in_transaction;

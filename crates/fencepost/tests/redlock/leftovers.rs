@@ -1,4 +1,4 @@
-//! Attempts that failed or were dropped, and releases that some node did not answer: no key and no waiter stays behind.
+//! Attempts that failed: no key and no waiter stays behind.
 //!
 //! Leases are long here: what is gone was given back.
 

@@ -1,4 +1,5 @@
-//! What is particular to locks on several Redis servers, on real ones: one file a topic.
+//! What is particular to locks on several Redis servers, on real ones: one file a topic. What breaks them on purpose is in
+//! `scenarios`.
 //!
 //! As in the conformance tests, nothing here waits for time to pass or compares durations: where an end of something
 //! has to be shown, what the servers say of it is compared.
@@ -8,11 +9,11 @@
 
 mod stage;
 
-mod amnesia;
 mod init;
 mod leftovers;
 mod mending;
 mod operator;
+mod quarantine;
 mod refusals;
 mod round_trips;
 mod waiting;

@@ -1,5 +1,4 @@
-//! A held lock whose keys are lost on some nodes: renewal makes them anew, but never takes from others what is theirs,
-//! and never after the release.
+//! A held lock whose keys are lost on some nodes: renewal makes them anew, but never takes from others what is theirs.
 
 use fencepost::{Error, Loss};
 

@@ -1,5 +1,4 @@
-//! Nodes that are not fit, or belong elsewhere: one of five is done without and named, a majority is an error of
-//! configuration that says what to change.
+//! What is refused before any node is asked, and what makes no difference.
 
 use fencepost::{Error, Locks};
 

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::children::CHILD;
 use crate::family::{Family, Stray, say, wait_for_parent};
+use crate::fleet::bounded;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -38,7 +39,7 @@ impl Directory {
 }
 
 async fn held(locks: &Locks, name: &str) -> Guard {
-    locks.lock(name).ttl(HOUR).acquire().await.unwrap()
+    bounded("the lock comes", locks.lock(name).ttl(HOUR).acquire()).await.unwrap()
 }
 
 /// What children do.

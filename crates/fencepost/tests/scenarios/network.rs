@@ -13,6 +13,9 @@ use crate::fleet::{
 /// Many clients with links of their own belong to one deployment if its name says so.
 const NAMED: &str = "max_ttl=1s&quarantine=3s&deployment=test&timeout=500ms";
 
+/// Long leases, and answers that are not waited for long.
+const HASTY: &str = "max_ttl=20m&deployment=test&timeout=500ms";
+
 /// A crowd of three on three servers, and the links of each.
 async fn crowd_over_links() -> (Fleet, Vec<Vec<Proxy>>, Crowd) {
     let fleet = Fleet::start(3);
@@ -82,9 +85,9 @@ async fn s16_a_request_that_is_delivered_twice_has_one_vote() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s17_an_acquire_that_arrives_after_its_time_grants_nothing() {
-    let fleet = declared(3, "max_ttl=20m&deployment=test").await;
+    let fleet = declared(3, HASTY).await;
     let links = fleet.proxies();
-    let mut dead = client(&fleet.url_through(&links, "max_ttl=20m&deployment=test&timeout=500ms"));
+    let mut dead = client(&fleet.url_through(&links, HASTY));
     assert!(dead.ask("acquire 600000").parse::<u64>().is_ok());
     assert_eq!(dead.ask("release"), "fine");
     is_clear(&fleet).await;
@@ -102,16 +105,15 @@ async fn s17_an_acquire_that_arrives_after_its_time_grants_nothing() {
     let heard = |(node, before): (&Server, &u64)| node.evalsha_calls() > *before;
     until("it arrives", async || fleet.iter().zip(&before).all(heard)).await;
     assert!(!fleet.iter().any(|node| holds(node, "a")));
-    use_once(&connect(&fleet, "max_ttl=20m&deployment=test").await).await;
+    use_once(&connect(&fleet, HASTY).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
-    let parameters = "max_ttl=20m&deployment=test&timeout=500ms";
-    let fleet = declared(3, parameters).await;
+    let fleet = declared(3, HASTY).await;
     let links = fleet.proxies();
-    let locks = Locks::connect(&fleet.url_through(&links, parameters)).await.unwrap();
-    let rival = connect(&fleet, parameters).await;
+    let locks = Locks::connect(&fleet.url_through(&links, HASTY)).await.unwrap();
+    let rival = connect(&fleet, HASTY).await;
     use_once(&locks).await;
     let guard = take(&locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
@@ -221,11 +223,10 @@ async fn s33_a_waiter_whose_connection_was_reset_leaves_no_queue() {
 /// A holder that is cut off from some nodes in some way keeps its lock if they are a minority, and has lost it before anybody
 /// else gets it if they are not.
 async fn is_partitioned(nodes: &[usize], how: fn(&Proxy)) {
-    let parameters = "max_ttl=20m&deployment=test&timeout=500ms";
-    let fleet = declared(5, parameters).await;
+    let fleet = declared(5, HASTY).await;
     let links = fleet.proxies();
-    let locks = Locks::connect(&fleet.url_through(&links, parameters)).await.unwrap();
-    let rival = connect(&fleet, parameters).await;
+    let locks = Locks::connect(&fleet.url_through(&links, HASTY)).await.unwrap();
+    let rival = connect(&fleet, HASTY).await;
     let guard = locks.lock("a").ttl(ms(1500)).wait(LIMIT).acquire().await.unwrap();
     nodes.iter().for_each(|&node| how(&links[node]));
     if nodes.len() < 3 {
@@ -262,12 +263,11 @@ async fn s19_a_holder_cut_off_in_one_direction_has_lost_before_the_next_one_hold
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s19_a_holder_cut_off_from_exactly_its_nodes_has_lost_before_the_next_one_holds() {
-    let parameters = "max_ttl=20m&deployment=test&timeout=500ms";
-    let fleet = declared(5, parameters).await;
+    let fleet = declared(5, HASTY).await;
     let links = fleet.proxies();
     let (far, near) = links.split_at(3);
-    let locks = Locks::connect(&fleet.url_through(&links, parameters)).await.unwrap();
-    let rival = connect(&fleet, parameters).await;
+    let locks = Locks::connect(&fleet.url_through(&links, HASTY)).await.unwrap();
+    let rival = connect(&fleet, HASTY).await;
     // Two nodes never hear of it.
     near.iter().for_each(Proxy::stall);
     let guard = locks.lock("a").ttl(ms(2000)).wait(LIMIT).acquire().await.unwrap();

@@ -188,8 +188,8 @@ fn verdict(headers: &HeaderMap) -> Result<(), Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use crate::backends::etcd::proto::{Header, TxnResponse, WatchResponse};
+    use proptest::prelude::*;
 
     fn header(revision: i64) -> Header {
         Header { revision, ..Header::default() }

@@ -60,7 +60,8 @@ mod tests {
         fn any_reason_reads_back(reason in any::<String>()) {
             let (victim, revocation) = (Owner::fresh(), Owner::fresh());
             let seen = record::value(victim, "0123456789abcdef", "note");
-            prop_assert_eq!(read(&value(&seen, &reason, revocation)), Some((victim, reason.as_str())));
+            let revoked = value(&seen, &reason, revocation);
+            prop_assert_eq!(read(&revoked), Some((victim, reason.as_str())));
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Nodes that lost their data: they do not vote until every lock that they may have granted has ended, and tokens grow
-//! all the same.
+//! New nodes, which cannot know that they are: callers wait until their quarantine is over, and are told so.
 
 use fencepost::Error;
 use fencepost_testkit::redis::Fleet;
