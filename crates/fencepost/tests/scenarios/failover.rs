@@ -20,6 +20,12 @@ async fn pair() -> (Server, Server, Proxy, Proxy) {
     (master, replica, link, address)
 }
 
+/// Waits until the replica knows of a lock that was had, and of its end.
+async fn has_seen(replica: &Server) {
+    let seen = || !replica.keys_like("{lock:a}:fence*").is_empty() && !holds(replica, "a");
+    until("the replica has seen it come and go", async || seen()).await;
+}
+
 /// What Sentinel does.
 fn fail_over(replica: &Server, address: &Proxy) {
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
@@ -48,7 +54,7 @@ async fn s29_tokens_grow_over_a_failover_to_a_replica_that_was_behind() {
     let (mut master, replica, link, address) = pair().await;
     let locks = Locks::connect(&master.url_at(address.addr())).await.unwrap();
     let mut last = use_once(&locks).await;
-    until("the replica has seen that", async || !replica.keys_like("{lock:a}:fence*").is_empty()).await;
+    has_seen(&replica).await;
     // It hears nothing of what follows.
     link.stall();
     for _ in 0..20 {
@@ -79,6 +85,7 @@ async fn s30_two_masters_give_out_one_lock_twice_and_the_resource_takes_one_writ
     let (old_side, new_side) = (Locks::connect(&master.url()).await.unwrap(), master.url_at(address.addr()));
     let account = Fence::connect("memory:").await.unwrap().resource("a");
     use_once(&old_side).await;
+    has_seen(&replica).await;
     fail_over(&replica, &address);
     let new_side = Locks::connect(&new_side).await.unwrap();
     // Nothing can keep these two apart but the resource.

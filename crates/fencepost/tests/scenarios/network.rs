@@ -31,14 +31,14 @@ async fn crowd_over_links() -> (Fleet, Vec<Vec<Proxy>>, Crowd) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s15_delays_up_to_three_times_the_ttl_let_nobody_in_twice() {
     let (_fleet, links, crowd) = crowd_over_links().await;
-    for victim in 0..3 {
+    for links in &links {
         for delay in [50, 500, 1500] {
-            links[victim][victim].delay(ms(delay));
+            links[0].delay(ms(delay));
             crowd.goes_on(5).await;
             // With all links slow it gets nowhere, and the others do.
-            links[victim].iter().for_each(|link| link.delay(ms(delay)));
+            links.iter().for_each(|link| link.delay(ms(delay)));
             crowd.goes_on(5).await;
-            links[victim].iter().for_each(Proxy::pass);
+            links.iter().for_each(Proxy::pass);
         }
     }
     crowd.end().await;
