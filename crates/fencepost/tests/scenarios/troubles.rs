@@ -1,7 +1,8 @@
 //! Nodes that cannot do what they are asked to at the moment: blocked, full, loading, on the wrong side of a replication. Such a
 //! node has no vote, and nobody waits for it.
 
-use std::thread;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::redis::{Fleet, Reply, Server};
@@ -17,6 +18,12 @@ async fn is_not_missed(fleet: &Fleet, before: &Locks) {
     bounded("a new one", async { use_once(&connect(fleet, PATIENT).await).await }).await;
 }
 
+/// Sends the first node a command that keeps it busy.
+fn in_background(fleet: &Arc<Fleet>, words: &'static [&'static str]) -> JoinHandle<Reply> {
+    let fleet = fleet.clone();
+    thread::spawn(move || fleet[0].call(words))
+}
+
 /// What a node says when it is asked to run a script.
 fn says(node: &Server) -> String {
     match node.call(&["EVAL", "return redis.call('SET', 'probe', '1')", "0"]) {
@@ -27,23 +34,17 @@ fn says(node: &Server) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s21_a_node_that_a_script_keeps_busy_is_not_waited_for() {
-    let fleet = Fleet::start_with(5, |config| config.line("busy-reply-threshold 100"));
+    let fleet = Arc::new(Fleet::start_with(5, |config| config.line("busy-reply-threshold 100")));
     declare(&fleet, PATIENT).await;
     let locks = connect(&fleet, PATIENT).await;
     use_once(&locks).await;
-    thread::scope(|scope| {
-        // First it says nothing, and then `BUSY` to everything.
-        scope.spawn(|| fleet[0].call(&["EVAL", "while true do end", "0"]));
-        let runtime = tokio::runtime::Handle::current();
-        tokio::task::block_in_place(|| {
-            runtime.block_on(async {
-                is_not_missed(&fleet, &locks).await;
-                until("it says that it is busy", async || says(&fleet[0]).starts_with("BUSY")).await;
-                is_not_missed(&fleet, &locks).await;
-            });
-        });
-        assert_eq!(fleet[0].cli(&["SCRIPT", "KILL"]), "OK");
-    });
+    // First it says nothing, and then `BUSY` to everything.
+    let busy = in_background(&fleet, &["EVAL", "while true do end", "0"]);
+    is_not_missed(&fleet, &locks).await;
+    until("it says that it is busy", async || says(&fleet[0]).starts_with("BUSY")).await;
+    is_not_missed(&fleet, &locks).await;
+    assert_eq!(fleet[0].cli(&["SCRIPT", "KILL"]), "OK");
+    assert!(matches!(busy.join().unwrap(), Reply::Error(_)));
     until("it takes part again", async || {
         let guard = take(&locks).await;
         guard.extend().await.unwrap();
@@ -166,34 +167,20 @@ async fn s24_tokens_grow_where_a_lock_was_deleted_by_hand() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s27_a_node_that_loads_its_data_is_not_waited_for() {
-    let fleet = Fleet::start_with(5, |config| config.line("enable-debug-command yes"));
+    let fleet = Arc::new(Fleet::start_with(5, |config| config.line("enable-debug-command yes")));
     declare(&fleet, PATIENT).await;
     let locks = connect(&fleet, PATIENT).await;
     use_once(&locks).await;
-    for number in 0..200 {
-        fleet[0].cli(&["SET", &format!("filler:{number}"), "x"]);
-    }
-    // Each key takes it this many microseconds.
-    fleet[0].cli(&[
-        "CONFIG",
-        "SET",
-        "key-load-delay",
-        "20000",
-        "loading-process-events-interval-bytes",
-        "1024",
-    ]);
-    thread::scope(|scope| {
-        let loading = scope.spawn(|| fleet[0].call(&["DEBUG", "RELOAD"]));
-        let runtime = tokio::runtime::Handle::current();
-        tokio::task::block_in_place(|| {
-            runtime.block_on(async {
-                until("it says that it loads", async || says(&fleet[0]).contains("LOADING")).await;
-                is_not_missed(&fleet, &locks).await;
-            });
-        });
-        fleet[0].cli(&["CONFIG", "SET", "key-load-delay", "0"]);
-        let _ = loading.join();
-    });
+    fleet[0].cli(&["DEBUG", "POPULATE", "3000"]);
+    // Each key takes it this many microseconds, and now and then it looks who asks.
+    let slow = ["key-load-delay", "20000", "loading-process-events-interval-bytes", "1024"];
+    fleet[0].cli(&[&["CONFIG", "SET"], &slow[..]].concat());
+    let loading = in_background(&fleet, &["DEBUG", "RELOAD"]);
+    until("it says that it loads", async || says(&fleet[0]).contains("LOADING")).await;
+    is_not_missed(&fleet, &locks).await;
+    assert!(says(&fleet[0]).contains("LOADING"), "it has loaded all the while");
+    fleet[0].cli(&["CONFIG", "SET", "key-load-delay", "0"]);
+    loading.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
