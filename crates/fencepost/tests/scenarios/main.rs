@@ -42,6 +42,7 @@ mod embedded;
 mod etcd;
 mod failover;
 mod holders;
+mod listed;
 mod network;
 mod nodes;
 mod postgres;
