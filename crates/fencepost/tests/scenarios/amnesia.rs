@@ -152,10 +152,10 @@ async fn s24_all_nodes_flushed_and_nobody_acquires_before_the_quarantine_ends() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s06_a_holder_keeps_its_lock_while_one_node_after_the_other_loses_everything() {
-    let parameters = "max_ttl=2s&quarantine=4s";
+    let parameters = "max_ttl=3s&quarantine=5s";
     let mut fleet = declared(3, parameters).await;
     let locks = connect(&fleet, parameters).await;
-    let guard = locks.lock("a").ttl(ms(2000)).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
     let token = guard.token().get();
     for lost in 0..3 {
         fleet[lost].restart_empty();
@@ -173,7 +173,7 @@ async fn s06_a_holder_keeps_its_lock_while_one_node_after_the_other_loses_everyt
     guard.extend().await.unwrap();
     fleet[0].resume();
     guard.release().await.unwrap();
-    let next = locks.lock("a").ttl(ms(2000)).acquire().await.unwrap();
+    let next = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
     assert!(next.token().get() > token);
 }
 

@@ -227,9 +227,11 @@ async fn is_partitioned(nodes: &[usize], how: fn(&Proxy)) {
     let links = fleet.proxies();
     let locks = Locks::connect(&fleet.url_through(&links, HASTY)).await.unwrap();
     let rival = connect(&fleet, HASTY).await;
-    let guard = locks.lock("a").ttl(ms(1500)).wait(LIMIT).acquire().await.unwrap();
+    let minority = nodes.len() < 3;
+    let lock = locks.lock("a").ttl(ms(if minority { 30_000 } else { 1500 }));
+    let guard = lock.renew_every(ms(200)).wait(LIMIT).acquire().await.unwrap();
     nodes.iter().for_each(|&node| how(&links[node]));
-    if nodes.len() < 3 {
+    if minority {
         let before = locks.stats().renewed;
         until("it is renewed by the others", async || locks.stats().renewed >= before + 6).await;
         guard.check().unwrap();

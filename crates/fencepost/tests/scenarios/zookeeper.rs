@@ -1,19 +1,24 @@
 //! ZooKeeper: sessions that end, answers that are lost, numbers that come to their end.
 
+use std::time::Duration;
+
 use fencepost::{Error, Locks};
 use fencepost_testkit::LIMIT;
 use fencepost_testkit::zookeeper::{Ensemble, Mode, Server};
 
 use crate::crowd::Crowd;
 
-use crate::zoo::{LONG, Part, SHORT, bounded, contenders, start_waiting, take, until, use_once};
+use crate::zoo::{LONG, Part, bounded, contenders, start_waiting, take, until, use_once};
+
+/// A ttl to wait the end of, which a busy machine keeps up with.
+const TTL: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s46_the_old_guard_is_lost_before_the_next_holder_gets_the_lock() {
     let part = Part::new();
     let (locks, rival) = (part.behind_link().await, part.locks().await);
     for _ in 0..3 {
-        let guard = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+        let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
         part.link.stall();
         let next = take(&rival).await;
         assert!(guard.state().is_lost(), "{:?} while another has it", guard.state());
@@ -27,12 +32,12 @@ async fn s46_the_old_guard_is_lost_before_the_next_holder_gets_the_lock() {
 async fn s46_a_rebuilt_session_does_not_take_an_old_node_for_its_own() {
     let part = Part::new();
     let (locks, rival) = (part.behind_link().await, part.locks().await);
-    let old = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    let old = locks.lock("a").ttl(TTL).acquire().await.unwrap();
     part.link.stall();
     bounded("the old one is lost", old.lost()).await;
     part.link.pass();
     // The server may still have the old node: the new one stands behind it.
-    let new = bounded("the lock comes again", locks.lock("a").ttl(SHORT).acquire()).await.unwrap();
+    let new = bounded("the lock comes again", locks.lock("a").ttl(TTL).acquire()).await.unwrap();
     assert!(old.state().is_lost() && new.owner() != old.owner() && new.token() > old.token());
     assert!(matches!(old.release().await, Err(Error::Lost { .. })));
     new.check().unwrap();
