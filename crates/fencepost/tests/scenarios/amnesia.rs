@@ -5,8 +5,8 @@ use fencepost::{Error, Guard, Locks};
 use fencepost_testkit::redis::{Fleet, Server};
 
 use crate::fleet::{
-    CALM, LONG, NODE, QUICK, connect, counter, declared, holds, ms, patient, quarantined, ready, take, until,
-    use_once,
+    CALM, LONG, NODE, QUICK, bounded, clock, connect, counter, declared, holds, ms, patient, quarantined,
+    ready, take, until, use_once,
 };
 
 /// A lock that only nodes 0 and 1 of three have: any other majority needs the vote of one of them.
@@ -71,35 +71,38 @@ async fn s04_a_key_that_came_back_with_an_old_snapshot_counts_for_nothing() {
     guard.extend().await.unwrap();
 }
 
-/// When a node granted the lock `a` for `ttl`, in milliseconds of its clock, by the time that is left.
-fn granted_at(node: &Server, ttl: u64) -> Option<u64> {
-    let script = "local time, left = redis.call('TIME'), redis.call('PTTL', KEYS[1]) \
-        return left < 0 and -1 or time[1] * 1000 + math.floor(time[2] / 1000) + left";
-    let end: i64 = node.cli(&["EVAL", script, "1", "lock:a"]).parse().unwrap();
-    u64::try_from(end).ok().map(|end| end - ttl)
-}
+/// The quarantine of [`QUICK`], in microseconds.
+const QUARANTINE: u64 = 3_000_000;
 
-/// Lets every node lose everything while a lock is held, and shows that the next one is granted after the quarantine, with a
-/// larger token.
+/// Lets every node lose everything while a lock is held, and shows that the next one is granted a whole quarantine after that,
+/// with a larger token.
 async fn nobody_acquires_before_the_quarantine_ends(fleet: &mut Fleet, lose: impl Fn(&mut Server)) {
     let locks = connect(fleet, QUICK).await;
-    let held = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
-    let before = held.token();
+    // No renewal tells it of the loss: it is valid for all of its time.
+    let held = locks.lock("a").ttl(ms(1000)).renew(false).acquire().await.unwrap();
+    let mut lost_at = Vec::new();
     for node in 0..fleet.len() {
+        lost_at.push(clock(&fleet[node]));
         lose(&mut fleet[node]);
     }
     let rival = connect(fleet, QUICK).await;
-    let error = rival.lock("a").ttl(ms(1000)).try_acquire().await.unwrap_err();
+    let lock = rival.lock("a").ttl(ms(1000));
+    let error = lock.try_acquire().await.unwrap_err();
     assert!(error.nodes().iter().all(|node| quarantined(&node.verdict, "")), "{error}");
-    let ends: Vec<u64> = fleet.iter().map(|node| ready(node).unwrap()).collect();
-    assert!(!held.lost().await.to_string().is_empty());
-    drop(held);
-    let next = rival.lock("a").ttl(ms(1000)).renew(false).acquire().await.unwrap();
-    let grants: Vec<_> = fleet.iter().map(|node| granted_at(node, 1000)).collect();
-    let early = grants.iter().zip(&ends).filter(|(grant, end)| grant.is_some_and(|at| at + 1 < **end / 1000));
-    assert_eq!(early.count(), 0, "{grants:?} before {ends:?}");
-    assert!(grants.iter().flatten().count() > fleet.len() / 2 || next.state().is_lost(), "{grants:?}");
-    assert!(next.token() > before);
+    // It asks all the time, also while the first one still holds.
+    let asks = async {
+        loop {
+            if let Ok(Some(guard)) = lock.try_acquire().await {
+                return guard;
+            }
+        }
+    };
+    let next = bounded("the nodes vote again", asks).await;
+    // It has the votes of a majority; these nodes lost everything then or later.
+    let since = clock(&fleet[0]) - lost_at[fleet.len() / 2];
+    assert!(since >= QUARANTINE, "granted {since} us after a majority had lost everything");
+    assert!(held.state().is_lost(), "{:?} while another has it", held.state());
+    assert!(next.token() > held.token());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
