@@ -181,15 +181,15 @@ async fn s45_a_lock_is_lost_when_the_cluster_is_restored_from_an_older_snapshot(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s44_exclusion_and_the_order_of_tokens_outlive_dying_leaders() {
     let mut cluster = Cluster::start(3);
-    let mut crowd = Crowd::new(secs(5), secs(10));
+    let mut crowd = Crowd::new(secs(2), secs(10));
     for _ in 0..4 {
         crowd.join(&cluster.url()).await;
     }
     for _ in 0..3 {
-        crowd.goes_on(20).await;
+        crowd.goes_on(10).await;
         let leader = cluster.leader();
         cluster[leader].kill();
-        crowd.goes_on(20).await;
+        crowd.goes_on(10).await;
         cluster[leader].restart();
     }
     crowd.end().await;

@@ -113,16 +113,16 @@ async fn s48_tokens_grow_when_the_folder_was_collected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s46_exclusion_and_the_order_of_tokens_outlive_leaders_that_come_and_go() {
     let mut ensemble = Ensemble::start(3);
-    let mut crowd = Crowd::new(LONG, LIMIT);
+    let mut crowd = Crowd::new(TTL, LIMIT);
     for _ in 0..6 {
         crowd.join(&ensemble.url()).await;
     }
     for _ in 0..3 {
-        crowd.goes_on(20).await;
+        crowd.goes_on(10).await;
         let leader = ensemble.leader();
         ensemble.get_mut(leader).kill();
         ensemble.leader();
-        crowd.goes_on(20).await;
+        crowd.goes_on(10).await;
         ensemble.get_mut(leader).restart();
     }
     crowd.end().await;
