@@ -27,40 +27,40 @@ fn survives(words: &[&str]) -> Value {
 }
 
 #[test]
-fn files_survive() {
+fn s50_files_survive() {
     let figures = survives(&["--local", "file", "--minutes", "0.08"]);
     assert_eq!(figures["unguarded_lost_updates"], 0, "a stopped holder keeps its lock: {figures:#}");
 }
 
 #[test]
-fn redis_survives() {
+fn s50_redis_survives() {
     survives(&["--local", "redis", "--minutes", "0.1", "--faults", "pause,kill,cut,server-pause"]);
 }
 
 #[test]
-fn data_without_a_guard_does_not_survive_pauses() {
+fn s08_data_without_a_guard_does_not_survive_pauses() {
     let figures = survives(&["--local", "redis", "--minutes", "0.2", "--faults", "pause"]);
     assert!(figures["unguarded_lost_updates"].as_u64() > Some(0), "the faults do not bite: {figures:#}");
     assert!(figures["guarded_refusals"].as_u64() > Some(0), "{figures:#}");
 }
 
 #[test]
-fn redlock_survives_with_its_servers() {
+fn s50_redlock_survives_with_its_servers() {
     survives(&["--local", "redlock5", "--minutes", "0.12"]);
 }
 
 #[test]
-fn postgres_survives_with_its_server() {
+fn s50_postgres_survives_with_its_server() {
     survives(&["--local", "postgres", "--minutes", "0.1"]);
 }
 
 #[test]
-fn etcd_survives_with_its_servers() {
+fn s50_etcd_survives_with_its_servers() {
     survives(&["--local", "etcd3", "--minutes", "0.1"]);
 }
 
 #[test]
-fn zookeeper_survives_with_its_server() {
+fn s50_zookeeper_survives_with_its_server() {
     survives(&["--local", "zookeeper1", "--minutes", "0.1"]);
 }
 

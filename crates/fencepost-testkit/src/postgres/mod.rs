@@ -5,6 +5,7 @@
 
 mod bouncer;
 mod config;
+mod standby;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -2,14 +2,14 @@
 
 use fencepost::{Error, Loss, State, Verdict};
 
-use crate::stage::{
-    CALM, QUICK, boottime, bounded, connect, declared, ms, take, unreachable, until, use_once,
-};
+use crate::fleet::{CALM, QUICK, boottime, bounded, connect, declared, is_clear, ms, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_and_two_dead_nodes_of_five_are_not_missed() {
-    let mut fleet = declared(5, CALM).await;
-    let (locks, mut tokens) = (connect(&fleet, CALM).await, Vec::new());
+async fn s01_one_of_five_is_killed_and_then_another() {
+    // Whoever waited for an answer of a dead one would wait for longer than a test may take.
+    let patient = &format!("{CALM}&timeout=10m");
+    let mut fleet = declared(5, patient).await;
+    let (locks, mut tokens) = (connect(&fleet, patient).await, Vec::new());
     tokens.push(use_once(&locks).await);
     for (dead, alive) in [(4, 0..4), (0, 1..4)] {
         let held = take(&locks).await;
@@ -24,40 +24,14 @@ async fn one_and_two_dead_nodes_of_five_are_not_missed() {
         fleet[dead].kill();
         held.extend().await.unwrap();
         held.release().await.unwrap();
-        tokens.push(use_once(&locks).await);
-        tokens.push(use_once(&connect(&fleet, CALM).await).await);
+        tokens.push(bounded("a client that was connected", use_once(&locks)).await);
+        tokens.push(bounded("a new one", async { use_once(&connect(&fleet, patient).await).await }).await);
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_node_is_not_waited_for() {
-    // Whoever waited for its answer would wait for longer than a test may take.
-    let parameters = &format!("{CALM}&timeout=10m");
-    let fleet = declared(5, parameters).await;
-    let locks = connect(&fleet, parameters).await;
-    for frozen in [0, 3] {
-        fleet[frozen].pause();
-        bounded("a client that was connected", use_once(&locks)).await;
-        bounded("a new one", async { use_once(&connect(&fleet, parameters).await).await }).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_held_lock_is_renewed_while_a_minority_is_frozen() {
-    let fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
-    let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
-    fleet[1].pause();
-    fleet[2].pause();
-    let before = locks.stats().renewed;
-    until("it is renewed three times", async || locks.stats().renewed >= before + 3).await;
-    guard.check().unwrap();
-    guard.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_majority_nobody_acquires_and_every_node_is_reported() {
+async fn s02_a_majority_is_killed_and_every_node_is_reported() {
     let mut fleet = declared(5, QUICK).await;
     let locks = connect(&fleet, QUICK).await;
     let before = {
@@ -89,7 +63,7 @@ async fn without_a_majority_nobody_acquires_and_every_node_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_lost_the_majority_holds_until_its_validity_ends() {
+async fn s02_a_majority_is_killed_and_the_holder_holds_until_its_validity_ends() {
     let mut fleet = declared(5, CALM).await;
     let locks = connect(&fleet, CALM).await;
     let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
@@ -101,4 +75,48 @@ async fn a_holder_that_lost_the_majority_holds_until_its_validity_ends() {
     assert!(matches!(state, State::AtRisk { .. }), "{state:?}");
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Unreachable);
     assert!(boottime() >= guard.valid_until_boottime().unwrap(), "not before its validity ended");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s07_a_frozen_node_is_not_waited_for() {
+    // Whoever waited for its answer would wait for longer than a test may take.
+    let parameters = &format!("{CALM}&timeout=10m");
+    let fleet = declared(5, parameters).await;
+    let locks = connect(&fleet, parameters).await;
+    for frozen in [0, 3] {
+        fleet[frozen].pause();
+        bounded("a client that was connected", use_once(&locks)).await;
+        bounded("a new one", async { use_once(&connect(&fleet, parameters).await).await }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s07_a_held_lock_is_renewed_while_a_minority_is_frozen() {
+    let fleet = declared(5, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
+    fleet[1].pause();
+    fleet[2].pause();
+    let before = locks.stats().renewed;
+    until("it is renewed three times", async || locks.stats().renewed >= before + 3).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s07_a_node_frozen_during_an_acquire_and_the_release_keeps_nothing() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    use_once(&locks).await;
+    for frozen in 0..3 {
+        fleet[frozen].pause();
+        use_once(&locks).await;
+        drop(take(&locks).await);
+        fleet[frozen].resume();
+        is_clear(&fleet).await;
+    }
+}
+
+fn unreachable(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Unreachable { .. })
 }

@@ -1,0 +1,135 @@
+//! Holders that stand still: as processes that are stopped, or on a thread that is kept busy.
+
+use std::time::Duration;
+
+use fencepost::fence::Fence;
+use fencepost::{Guard, Locks, State};
+use fencepost_testkit::LIMIT;
+use fencepost_testkit::etcd::Cluster;
+use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::zookeeper::{self, Ensemble};
+
+use crate::children::client;
+use crate::database::Database;
+use crate::fleet::{CALM, LONG, boottime, bounded, connect, declared, holds, ms, until};
+
+/// A lease that ends while its holder is stopped.
+const TTL: &str = "1500";
+
+/// Stops a holder until another one has the lock, and lets it go on.
+async fn is_stopped_past_its_lease(url: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let register = format!("file://{}", folder.path().display());
+    let account = Fence::connect(&register).await.unwrap().resource("a");
+    let mut holder = client(url);
+    let first: u64 = holder.ask(&format!("acquire {TTL}")).parse().unwrap();
+    assert_eq!(holder.ask(&format!("activate {register}")), "fine");
+    assert_eq!(holder.ask("write first"), "fine");
+    let rival = Locks::connect(url).await.unwrap();
+    assert!(rival.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
+    holder.pause();
+    // Only the end of the lease can free it.
+    let next = rival.lock("a").ttl(Duration::from_secs(10)).wait(LIMIT).acquire().await.unwrap();
+    assert!(next.token().get() > first);
+    let account = account.activate(next.token()).await.unwrap();
+    account.write("second").await.unwrap();
+    holder.resume();
+    // Its first check comes before anything that its keeper may hear from the store.
+    let state = holder.ask("state");
+    assert!(state.starts_with("lost"), "{state}");
+    assert_eq!(holder.ask("write third"), "stale");
+    assert_ne!(holder.ask("extend"), "fine");
+    assert_ne!(holder.ask("release"), "fine");
+    assert_eq!(account.read().await.unwrap().as_deref(), Some(&b"second"[..]));
+    next.check().unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_redis() {
+    is_stopped_past_its_lease(&Server::start().url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_redlock() {
+    is_stopped_past_its_lease(&declared(3, CALM).await.url_with(CALM)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_postgres() {
+    is_stopped_past_its_lease(&Database::new().url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_etcd() {
+    is_stopped_past_its_lease(&Cluster::start(1).url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s46_a_session_expires_while_its_holder_is_stopped() {
+    is_stopped_past_its_lease(&zookeeper::Server::start().url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s46_a_session_expires_behind_a_follower_while_its_holder_is_stopped() {
+    let ensemble = Ensemble::start(3);
+    is_stopped_past_its_lease(&ensemble.follower().url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s09_a_client_stopped_between_the_answers_and_its_return_holds_nothing() {
+    let fleet = Fleet::start(3);
+    let links = fleet.proxies();
+    let url = fleet.url_through(&links, &format!("{CALM}&timeout=1m"));
+    Locks::init(&url, false).await.unwrap();
+    let mut late = client(&url);
+    links.iter().for_each(fencepost_testkit::Proxy::hold_answers);
+    late.tell(&format!("try {TTL}"));
+    until("all nodes have granted it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    late.pause();
+    // Now the answers wait in its own sockets.
+    links.iter().for_each(fencepost_testkit::Proxy::pass);
+    let rival = Locks::connect(&url).await.unwrap();
+    let next = rival.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
+    late.resume();
+    let said = late.answer();
+    assert!(said.parse::<u64>().is_err(), "it was told that it has the lock: {said}");
+    next.extend().await.unwrap();
+    next.release().await.unwrap();
+}
+
+/// Waits without letting anything else on this thread run until the time is over that a guard has now.
+fn block_past_its_time(guard: &Guard) {
+    let end = guard.valid_until_boottime().unwrap();
+    while boottime() <= end {
+        std::thread::sleep(ms(5));
+    }
+}
+
+/// One thread, which the caller blocks.
+#[tokio::test]
+async fn s35_a_blocked_executor_does_not_starve_renewal() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = locks.lock("a").ttl(ms(4000)).acquire().await.unwrap();
+    block_past_its_time(&guard);
+    assert!(!guard.state().is_lost(), "{:?}", guard.state());
+    guard.release().await.unwrap();
+}
+
+/// One thread, which the caller blocks, and servers that do not answer the keeper.
+#[tokio::test]
+async fn s35_a_guard_that_cannot_be_renewed_is_lost_although_nothing_runs() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = locks.lock("a").ttl(ms(1500)).acquire().await.unwrap();
+    fleet.iter().for_each(Server::pause);
+    // A renewal that came before it was stopped puts the end off.
+    while !guard.valid_for().unwrap().is_zero() {
+        block_past_its_time(&guard);
+    }
+    assert!(matches!(guard.state(), State::Lost(_)), "{:?}", guard.state());
+    assert!(guard.check().is_err());
+    bounded("it is told", guard.lost()).await;
+    fleet.iter().for_each(Server::resume);
+}
