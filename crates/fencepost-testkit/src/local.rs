@@ -7,7 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::etcd::Cluster;
-use crate::history::Excuse;
+use crate::history::{Cause, Excuse};
 use crate::redis::Fleet;
 use crate::zookeeper::Ensemble;
 use crate::{postgres, redis, zookeeper};
@@ -99,28 +99,31 @@ impl Kind {
         }
     }
 
-    /// Why two clients may believe that they hold a lock after such a blow, where the store's promises say so.
-    pub fn excuse(self, blow: Blow, ttl: Duration) -> Option<Excuse> {
-        let why = match (self, blow) {
-            (Self::Redis, Blow::Kill | Blow::Empty) => {
-                "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its next renewal"
-            }
-            (Self::Postgres, Blow::Kill) => {
-                "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns of it late"
-            }
-            (Self::Etcd3, Blow::Pause) => {
+    /// Why two clients may believe that they hold a lock after such a blow, where the store's promises say so. `replaced`: the server
+    /// led the others, and another one does now.
+    pub fn excuse(self, blow: Blow, ttl: Duration, replaced: bool) -> Option<Excuse> {
+        let (cause, why) = match (self, blow) {
+            (Self::Redis, Blow::Kill | Blow::Empty) => (
+                Cause::Forgot,
+                "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its next renewal",
+            ),
+            (Self::Postgres, Blow::Kill) => (
+                Cause::ForgotTheNewest(Duration::from_millis(600)),
+                "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns of it late",
+            ),
+            (Self::Etcd3, Blow::Pause) if replaced => (
+                Cause::WokeUp,
                 "an etcd leader that stood still, was replaced and wakes up may end leases that its successor keeps (etcd \
-                 releases before November 2023)"
-            }
-            (Self::Zookeeper3, Blow::Kill | Blow::Pause) => {
+                 releases before November 2023)",
+            ),
+            (Self::Zookeeper3, Blow::Kill | Blow::Pause) => (
+                Cause::DidNotTell(ttl / 2 + zookeeper::TICK / 2),
                 "a ZooKeeper server that answered a holder and is gone before it told the leader leaves the holder believing for \
-                 half a ttl and half a tick too long at most"
-            }
+                 half a ttl and half a tick too long at most",
+            ),
             _ => return None,
         };
-        // A lock that Redis hands to a waiter lasts for a second, whatever its ttl.
-        let lasts = ttl.max(Duration::from_secs(1));
-        Some(Excuse { why: format!("{why} (SAFETY.md)"), lasts })
+        Some(Excuse { cause, why: format!("{why} (SAFETY.md)"), ttl })
     }
 }
 
