@@ -1,5 +1,6 @@
 //! Stores that are started for a while on this machine, each as somebody would run it, and what can be done to their servers.
 
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::etcd::Cluster;
+use crate::process::state;
 use crate::history::{Cause, Excuse};
 use crate::redis::Fleet;
 use crate::zookeeper::Ensemble;
@@ -240,6 +242,35 @@ impl Local {
             (Servers::Zookeeper(server), _) => server.kill(),
             (Servers::Zookeepers(ensemble), Blow::Pause) => ensemble.get(server).pause(),
             (Servers::Zookeepers(ensemble), _) => ensemble.get_mut(server).kill(),
+        }
+    }
+
+    /// Whether a blow has its effect on a server right now: it stands still, or nobody listens at its port.
+    pub fn feels(&self, blow: Blow, server: usize) -> bool {
+        let running: (SocketAddr, &dyn Fn() -> u32) = match &self.servers {
+            Servers::None { .. } => return false,
+            Servers::Redis(fleet) => (fleet[server].addr(), &|| fleet[server].pid()),
+            Servers::Postgres(server) => (server.addr(), &|| server.pid()),
+            Servers::Etcd(cluster) => (cluster[server].addr(), &|| cluster[server].pid()),
+            Servers::Zookeeper(server) => (server.addr(), &|| server.pid()),
+            Servers::Zookeepers(ensemble) => (ensemble.get(server).addr(), &|| ensemble.get(server).pid()),
+        };
+        let (addr, pid) = running;
+        match blow {
+            Blow::Pause => state(pid()) == Some('T'),
+            Blow::Kill | Blow::Empty => TcpStream::connect(addr).is_err(),
+        }
+    }
+
+    /// What the servers have of locks whose names start so, beyond what the store's clients show of holders; nothing where
+    /// that cannot be asked.
+    pub fn entries(&self, prefix: &str) -> Vec<String> {
+        match &self.servers {
+            Servers::Redis(fleet) => {
+                fleet.iter().flat_map(|server| server.keys_like(&format!("lock:{prefix}*"))).collect()
+            }
+            Servers::Etcd(cluster) => cluster.keys(prefix),
+            _ => Vec::new(),
         }
     }
 

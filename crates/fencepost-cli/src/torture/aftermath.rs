@@ -1,0 +1,88 @@
+//! What is found in the store when all clients have ended: entries that should be gone, and locks that cannot be had.
+
+use std::time::Duration;
+
+use fencepost::{Error, Holder, Locks};
+use fencepost_testkit::history::{Moment, What};
+use fencepost_testkit::local::Local;
+use tokio::time::sleep;
+
+use super::crew::{Shared, locked};
+use super::Plan;
+
+/// How much longer than a ttl an entry of a killed client may stay: stores look at their clocks now and then.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What was found.
+pub(crate) struct Aftermath {
+    pub(crate) found: Vec<What>,
+    /// Why the rest is not known, if it is not.
+    pub(crate) unknown: Option<String>,
+}
+
+impl Aftermath {
+    /// Nothing, for this reason.
+    pub(crate) fn unknown(why: &str) -> Self {
+        Self { found: Vec::new(), unknown: Some(format!("what is left in the store is not known: {why}")) }
+    }
+
+    /// Looks: at once for entries of clients that ended in good order, for all others when their leases must have ended; and takes
+    /// each lock once.
+    pub(crate) async fn find(locks: &Locks, plan: &Plan, shared: &Shared, local: Option<&Local>) -> Self {
+        match look(locks, plan, shared, local).await {
+            Ok(found) => Self { found, unknown: None },
+            Err(error) => Self::unknown(&error.to_string()),
+        }
+    }
+}
+
+async fn look(
+    locks: &Locks,
+    plan: &Plan,
+    shared: &Shared,
+    local: Option<&Local>,
+) -> fencepost::Result<Vec<What>> {
+    let killed = locked(&shared.killed).clone();
+    let in_good_order = |holder: &Holder| holder.pid.is_some_and(|pid| !killed.contains(&pid));
+    let mut found: Vec<_> =
+        locks.list(&plan.prefix).await?.iter().filter(|holder| in_good_order(holder)).map(left_early).collect();
+    found.extend(leftovers(locks, plan, local).await?);
+    for number in 0..plan.locks {
+        let lock = format!("{}{number}", plan.prefix);
+        match locks.lock(&lock).ttl(plan.ttl).wait(plan.ttl + PATIENCE).acquire().await {
+            Ok(guard) => guard.release().await?,
+            Err(error @ (Error::Busy { .. } | Error::Timeout { .. })) => {
+                let what = format!("when all clients had ended it could not be had: {error}");
+                found.push(What::Stuck { lock, what });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn left_early(holder: &Holder) -> What {
+    What::Left {
+        lock: holder.name.to_string(),
+        what: format!("a holder whose client has ended in good order: {holder}"),
+    }
+}
+
+/// What the store still has of the run when the last lease must have ended.
+async fn leftovers(locks: &Locks, plan: &Plan, local: Option<&Local>) -> fencepost::Result<Vec<What>> {
+    let deadline = Moment::now().plus(plan.ttl + PATIENCE);
+    loop {
+        let holders = locks.list(&plan.prefix).await;
+        let over = Moment::now() > deadline;
+        let left = holders.map(|holders| {
+            let shown = holders.iter().map(|holder| (holder.name.to_string(), format!("a holder: {holder}")));
+            let entries = local.map(|local| local.entries(&plan.prefix)).unwrap_or_default();
+            let inside = entries.into_iter().map(|entry| (entry, "this entry".to_owned()));
+            shown.chain(inside).map(|(lock, what)| What::Left { lock, what }).collect::<Vec<_>>()
+        });
+        if left.as_ref().is_ok_and(Vec::is_empty) || over {
+            return left;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
