@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::{Error, Holder, Locks};
-use fencepost_testkit::history::{Moment, What};
+use fencepost_testkit::history::{Fault, Moment, Target, What};
 use fencepost_testkit::local::Local;
 use tokio::time::sleep;
 
@@ -42,10 +42,10 @@ async fn look(
     shared: &Shared,
     local: Option<&Local>,
 ) -> fencepost::Result<Vec<What>> {
-    let killed = locked(&shared.killed).clone();
-    let in_good_order = |holder: &Holder| holder.pid.is_some_and(|pid| !killed.contains(&pid));
+    let now = Moment::now();
+    let holders = locks.list(&plan.prefix).await?;
     let mut found: Vec<_> =
-        locks.list(&plan.prefix).await?.iter().filter(|holder| in_good_order(holder)).map(left_early).collect();
+        holders.iter().filter(|holder| should_be_gone(holder, now, plan, shared)).map(left_early).collect();
     found.extend(leftovers(locks, plan, local).await?);
     for number in 0..plan.locks {
         let lock = format!("{}{number}", plan.prefix);
@@ -59,6 +59,21 @@ async fn look(
         }
     }
     Ok(found)
+}
+
+/// Whether a client that ended in good order had to give this back before: nothing was broken since it was granted, or a ttl
+/// before that, that would have kept it from doing so.
+fn should_be_gone(holder: &Holder, now: Moment, plan: &Plan, shared: &Shared) -> bool {
+    let ended_well = holder.pid.and_then(|pid| locked(&shared.ended_well).get(&pid).copied());
+    let since = now.minus(holder.age().unwrap_or_default() + plan.ttl);
+    let collector = locked(&shared.collector);
+    let whole = |client| {
+        let near = |fault: &&Fault| fault.touches(since, now);
+        let own = |fault: &Fault| fault.target == Target::Client(client);
+        let server = |fault: &Fault| matches!(fault.target, Target::Server(_));
+        !collector.faults.iter().filter(near).any(|fault| own(fault) || server(fault))
+    };
+    ended_well.is_some_and(whole)
 }
 
 fn left_early(holder: &Holder) -> What {

@@ -1,5 +1,6 @@
 //! All workers, and what they share in their parent.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +22,8 @@ pub(crate) struct Shared {
     pub(crate) collector: Mutex<Collector>,
     /// A worker ended and nobody had told it to.
     pub(super) worker_crashed: AtomicBool,
-    /// The pids of those that did not end in good order.
-    pub(crate) killed: Mutex<Vec<u32>>,
+    /// The pids of those that ended in good order, each with its number.
+    pub(super) ended_well: Mutex<HashMap<u32, u32>>,
     /// The run is over.
     pub(crate) over: AtomicBool,
 }
@@ -33,7 +34,7 @@ impl Shared {
             registers: Mutex::new(Registers::new(plan.locks)),
             collector: Mutex::new(Collector::new(plan)),
             worker_crashed: AtomicBool::new(false),
-            killed: Mutex::default(),
+            ended_well: Mutex::default(),
             over: AtomicBool::new(false),
         })
     }
@@ -90,8 +91,8 @@ impl Crew {
     fn bury(&mut self, client: usize) -> bool {
         let (seat, shared) = (&mut self.seats[client], &self.shared);
         let killed = seat.kill();
-        if killed {
-            locked(&shared.killed).push(seat.pid());
+        if !killed {
+            locked(&shared.ended_well).insert(seat.pid(), number(client));
         }
         shared.note(Event { at: Moment::now(), client: number(client), what: What::Died });
         killed

@@ -24,6 +24,8 @@ pub(crate) struct Nemesis {
     dice: Dice,
     /// What is broken, and when it is mended.
     broken: Vec<Broken>,
+    /// How many links were broken so far: their manners take turns.
+    cuts: usize,
 }
 
 struct Broken {
@@ -38,7 +40,7 @@ struct Broken {
 impl Nemesis {
     pub(crate) fn new(plan: Arc<Plan>, shared: Arc<Shared>, crew: Crew) -> Self {
         let dice = Dice::new(plan.seed ^ 1);
-        Self { plan, shared, crew, dice, broken: Vec::new() }
+        Self { plan, shared, crew, dice, broken: Vec::new(), cuts: 0 }
     }
 
     /// Breaks and mends until the run is over; returns the workers, all in one piece.
@@ -112,22 +114,22 @@ impl Nemesis {
 
     /// Stops one of these clients. Returns which, the fault, and whether it stands still.
     fn stop(&mut self, whole: &[usize], kind: &str) -> (usize, usize, bool) {
-        let client = self.choose(whole, 80, Seat::ambush);
+        let (client, _) = self.choose(whole, 80, Seat::ambush);
         let fault = self.note(kind, client);
         (client, fault, self.crew.seats[client].stop())
     }
 
-    /// One of these clients; in so many of a hundred cases one that holds a lock, and was caught at it.
-    fn choose(&mut self, whole: &[usize], cases: usize, ambush: impl Fn(&Seat)) -> usize {
+    /// One of these clients; in so many of a hundred cases one that holds a lock, and whether it was caught at it.
+    fn choose(&mut self, whole: &[usize], cases: usize, ambush: impl Fn(&Seat)) -> (usize, bool) {
         if self.dice.in_hundred(cases) {
             for _ in 0..TRIES {
                 let client = whole[self.dice.below(whole.len())];
                 if self.catch(client, &ambush) {
-                    return client;
+                    return (client, true);
                 }
             }
         }
-        whole[self.dice.below(whole.len())]
+        (whole[self.dice.below(whole.len())], false)
     }
 
     /// Waits for a client to hold a lock, and has it ambushed then.
@@ -141,20 +143,18 @@ impl Nemesis {
         seat.call_off()
     }
 
-    /// Breaks some or all links of one of these clients, half of the time while it holds a lock, which it then keeps for longer than
+    /// Breaks some or all links of one of these clients, most times while it holds a lock, which it then keeps for longer than
     /// a lease: so it has to be renewed.
     fn cut(&mut self, whole: &[usize]) {
         let ttl = self.plan.ttl;
         let detained = self.dice.between(ttl, ttl * 3);
-        let client = self.choose(whole, 50, |seat| seat.detain(detained));
+        let (client, caught) = self.choose(whole, 70, |seat| seat.detain(detained));
         let harm = self.crew.seats[client].harm();
-        let proxies = &self.crew.seats[client].proxies;
-        if proxies.is_empty() {
-            return;
-        }
         let all = self.dice.in_hundred(50);
-        let manner = self.dice.below(5);
+        let manner = self.cuts % 5;
+        self.cuts += 1;
         let slow = self.dice.between(Duration::from_millis(1), ttl / 4);
+        let proxies = &self.crew.seats[client].proxies;
         let only = self.dice.below(proxies.len());
         for (number, proxy) in proxies.iter().enumerate() {
             if !all && number != only {
@@ -168,7 +168,12 @@ impl Nemesis {
                 _ => proxy.delay(slow),
             }
         }
-        let lasts = if manner == 0 { Duration::ZERO } else { self.dice.between(ttl / 20, ttl * 3 / 2) };
+        let lasts = match (manner, caught) {
+            (0, _) => Duration::ZERO,
+            // Until after a renewal was due, a third of a ttl later.
+            (_, true) => self.dice.between(ttl * 2 / 3, ttl * 2),
+            (_, false) => self.dice.between(ttl / 20, ttl * 3 / 2),
+        };
         let kind = ["reset links", "cut links", "stuck links", "lost answers", "slow links"][manner];
         let fault = self.note(kind, client);
         self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Cut, harm });

@@ -72,7 +72,7 @@ pub(crate) fn page(summary: &Summary, collector: &Collector, violations: &[Viola
             );
         }
     }
-    zooms(&mut page, "Legitimate breaks of exclusion", &excused, collector);
+    zooms(&mut page, "Legitimate: explained by the faults dealt", &excused, collector);
     page.push_str("<h2>Figures</h2><table>\n");
     for (name, value) in summary.rows() {
         let _ = writeln!(page, "<tr><th>{name}</th><td>{}</td></tr>", escape(&value));
