@@ -66,7 +66,7 @@ fn s08_data_without_a_guard_does_not_survive_pauses() {
 }
 
 #[test]
-fn s19_holders_whose_links_are_cut_lose_their_locks_in_time() {
+fn holders_whose_links_are_cut_lose_their_locks_in_time() {
     let figures = survives(&["--local", "redis", "--minutes", "0.15", "--faults", "cut"], &["cut"]);
     assert!(count(&figures["losses_by_fault"], "cut") > 0, "no holder was cut off: {figures:#}");
 }
@@ -105,7 +105,8 @@ fn a_run_in_which_nothing_happened_is_no_pass() {
 #[test]
 fn a_store_that_goes_away_for_good_is_no_pass() {
     let mut store = Store::redis();
-    let words = ["torture", "--minutes", "0.05", "--ttl", "1s", "--faults", "none", "--report", "report.html"];
+    let words =
+        ["torture", "--minutes", "0.05", "--ttl", "1s", "--faults", "none", "--report", "report.html"];
     let running = store.start(&words);
     let server = store.server.as_mut().unwrap();
     eventually("clients take locks", || !server.keys_like("lock:torture:*:[0-9]").is_empty());
@@ -113,9 +114,27 @@ fn a_store_that_goes_away_for_good_is_no_pass() {
     let output = running.end();
     assert_eq!(code(&output), 2, "{output:?}");
     let told = text(&output.stdout);
-    assert!(told.contains("Inconclusive: ") && told.contains("what is left in the store is not known"), "{told}");
+    assert!(
+        told.contains("Inconclusive: ") && told.contains("what is left in the store is not known"),
+        "{told}"
+    );
     let page = std::fs::read_to_string(store.path("report.html")).unwrap();
     assert!(page.contains("class=\"verdict doubt\""), "{page}");
+}
+
+#[test]
+fn a_client_that_crashes_ends_the_run_with_what_was_seen() {
+    let store = Store::redis();
+    let server = store.server.as_ref().unwrap();
+    let words = ["torture", "--minutes", "60", "--ttl", "1s", "--faults", "none", "--report", "report.html"];
+    let running = store.start(&words);
+    eventually("clients take locks", || !server.keys_like("lock:torture:*:[0-9]").is_empty());
+    kill_process(children(running.pid())[0], Signal::KILL).unwrap();
+    let output = running.end();
+    assert_fails(&output, 71, &["running a client"]);
+    assert!(text(&output.stdout).contains("Inconclusive: "), "{output:?}");
+    let page = std::fs::read_to_string(store.path("report.html")).unwrap();
+    assert!(page.ends_with("</html>\n"), "{page}");
 }
 
 /// Deletes the locks of a run for as long as it lasts; returns how many.
@@ -132,7 +151,8 @@ fn sabotage(server: &Server, pid: Pid) -> u64 {
 #[test]
 fn a_violation_is_told_by_the_exit_code_also_if_nobody_reads() {
     let store = Store::redis();
-    let mut command = store.fencepost(&["torture", "--minutes", "0.06", "--faults", "none", "--clients", "6"]);
+    let mut command =
+        store.fencepost(&["torture", "--minutes", "0.06", "--faults", "none", "--clients", "6"]);
     let mut running = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     drop(running.stdout.take());
     let pid = Pid::from_child(&running);
@@ -222,8 +242,10 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
     assert_fails(&store.output(&["torture", "--report", "no/such/folder"]), 71, &["creating the report"]);
     let nobody = Proxy::start(([127, 0, 0, 1], 1).into());
     let url = format!("redis://:hush@{}?timeout=1s", nobody.addr());
-    let output = store.output(&["torture", "--store", &url]);
+    std::fs::write(store.path("older.html"), "of last week").unwrap();
+    let output = store.output(&["torture", "--store", &url, "--report", "older.html"]);
     assert_fails(&output, 69, &["127.0.0.1"]);
+    assert_eq!(std::fs::read_to_string(store.path("older.html")).unwrap(), "of last week");
     assert!(!text(&output.stderr).contains("hush"), "{output:?}");
 }
 

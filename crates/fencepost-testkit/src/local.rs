@@ -8,8 +8,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::etcd::Cluster;
-use crate::process::state;
 use crate::history::{Cause, Excuse};
+use crate::process::state;
 use crate::redis::Fleet;
 use crate::zookeeper::Ensemble;
 use crate::{postgres, redis, zookeeper};

@@ -7,8 +7,8 @@ use fencepost_testkit::history::{Fault, Moment, Target, What};
 use fencepost_testkit::local::Local;
 use tokio::time::sleep;
 
-use super::crew::{Shared, locked};
 use super::Plan;
+use super::crew::{Shared, locked};
 
 /// How much longer than a ttl an entry of a killed client may stay: stores look at their clocks now and then.
 const PATIENCE: Duration = Duration::from_secs(20);

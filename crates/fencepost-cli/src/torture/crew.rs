@@ -110,7 +110,9 @@ impl Crew {
             while !self.seats[client].has_ended() && Moment::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            if self.bury(client) {
+            let hung = !self.seats[client].has_ended();
+            self.bury(client);
+            if hung {
                 self.shared.note(Event { at: Moment::now(), client: number(client), what: What::Hung });
             }
         }

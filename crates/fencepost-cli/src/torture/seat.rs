@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fencepost_testkit::{Proxy, process_state};
 use fencepost_testkit::history::{Event, Moment, Register, What};
+use fencepost_testkit::{Proxy, process_state};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::crew::{Shared, locked};

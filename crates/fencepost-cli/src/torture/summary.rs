@@ -12,7 +12,7 @@ use super::{Collector, Fault, Plan};
 /// How many violations are told in full.
 const TOLD: usize = 5;
 /// From how many leases on a run is long enough for every fault to have shown its effect.
-const LONG: u32 = 10;
+const LONG: u32 = 20;
 
 /// What follows from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -119,7 +119,10 @@ impl Summary {
         let acquisitions = grouped(self.figures.acquisitions);
         match (self.outcome, total) {
             (Verdict::Inconclusive, _) => {
-                format!("Inconclusive: {}. ({acquisitions} acquisitions without a violation.)", self.doubts.join("; "))
+                format!(
+                    "Inconclusive: {}. ({acquisitions} acquisitions without a violation.)",
+                    self.doubts.join("; ")
+                )
             }
             (_, 0) => format!("No violation in {acquisitions} acquisitions."),
             (_, 1) => format!("1 violation in {acquisitions} acquisitions."),
@@ -207,7 +210,10 @@ impl Summary {
         }
         if self.excused_share > 0.0 {
             let share = self.excused_share * 100.0;
-            rows.push(("excusable", format!("{share:.0} % of the run: there, an overlap can have had an excuse")));
+            rows.push((
+                "excusable",
+                format!("{share:.0} % of the run: there, an overlap can have had an excuse"),
+            ));
         }
         rows
     }
@@ -241,7 +247,8 @@ fn doubts<'a>(
     let silent = (0..plan.clients).filter(|client| !figures.clients.contains_key(client)).count();
     let several = plan.clients > 1;
     let long = ran > plan.ttl * LONG;
-    let pauses = long && plan.deals(Fault::Pause) && store.leases && figures.unguarded_lost_updates == 0;
+    let pauses = long && several && plan.deals(Fault::Pause) && store.leases;
+    let pauses = pauses && figures.unguarded_lost_updates == 0;
     let of = |counts: &BTreeMap<String, usize>, fault: Fault| {
         counts.keys().any(|kind| Fault::named(kind) == fault)
     };

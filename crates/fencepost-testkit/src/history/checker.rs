@@ -64,7 +64,12 @@ impl Checker {
             }
             What::Stuck { lock, what } => self.at_the_end(Rule::Stuck, &lock, at, what),
             What::Hung => {
-                self.at_the_end(Rule::Deadline, "", at, format!("client {client} did not end when it was told to"));
+                self.at_the_end(
+                    Rule::Deadline,
+                    "",
+                    at,
+                    format!("client {client} did not end when it was told to"),
+                );
             }
             What::Invoke { lock, by } => {
                 if self.busy.contains_key(&client) {

@@ -18,7 +18,16 @@ impl Place<'_> {
         story: Vec<String>,
         holds: Vec<Hold>,
     ) -> Violation {
-        Violation { rule, lock: self.lock.to_owned(), from, to, story, holds, excused: None, start: self.start }
+        Violation {
+            rule,
+            lock: self.lock.to_owned(),
+            from,
+            to,
+            story,
+            holds,
+            excused: None,
+            start: self.start,
+        }
     }
 
     fn told(self, at: Moment) -> String {
@@ -70,7 +79,10 @@ impl Place<'_> {
             Rule::TokensInTurn => {
                 format!("both were valid then, so token {} was held first, and is larger", earlier.token)
             }
-            _ => format!("token {} was granted before {} was asked for, and is larger", earlier.token, grant.token),
+            _ => format!(
+                "token {} was granted before {} was asked for, and is larger",
+                earlier.token, grant.token
+            ),
         };
         let story = vec![tell(&earlier), tell(&grant), last];
         let earlier_hold = Hold::new(earlier, None);
@@ -100,11 +112,8 @@ impl Place<'_> {
             Some(promised) => format!("its guard had said that it is valid until {}", self.told(promised)),
             None => "its guard had said that it has no end".to_owned(),
         };
-        let story = vec![
-            self.tell(&hold),
-            promised,
-            format!("and at {} it was gone already: {why}", self.told(at)),
-        ];
+        let story =
+            vec![self.tell(&hold), promised, format!("and at {} it was gone already: {why}", self.told(at))];
         self.violation(Rule::EarlyLoss, (hold.grant.at, at), story, vec![hold])
     }
 

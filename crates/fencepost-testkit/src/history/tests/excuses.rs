@@ -8,7 +8,14 @@ use crate::local::{Blow, Kind};
 const TTL: Duration = Duration::from_secs(2);
 
 fn fault(target: Target, from: u64, to: u64, excuse: Option<Excuse>) -> Fault {
-    Fault { kind: "blow".to_owned(), target, from: ms(from), struck: Some(ms(from)), to: Some(ms(to)), excuse }
+    Fault {
+        kind: "blow".to_owned(),
+        target,
+        from: ms(from),
+        struck: Some(ms(from)),
+        to: Some(ms(to)),
+        excuse,
+    }
 }
 
 fn server(from: u64, to: u64, excuse: Option<Excuse>) -> Fault {
@@ -60,7 +67,10 @@ fn one_redis_that_forgot_explains_overlaps_with_what_it_had_granted_before() {
     assert!(excused(&two(500, 1200, 300), &empty(1000, 1100)));
     assert!(!excused(&two(500, 1200, 300), &empty(1300, 1400)), "it began before the fault");
     let renewed = event(1150, 1, What::Held { until: Some(ms(3140)) });
-    assert!(!excused(&[two(500, 1200, 300), vec![renewed]].concat(), &empty(1000, 1100)), "it was renewed since");
+    assert!(
+        !excused(&[two(500, 1200, 300), vec![renewed]].concat(), &empty(1000, 1100)),
+        "it was renewed since"
+    );
     let mut harmless = empty(1000, 1100);
     harmless[0].struck = None;
     assert!(!excused(&two(500, 1200, 300), &harmless), "it had no effect");
