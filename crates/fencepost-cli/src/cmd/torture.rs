@@ -56,11 +56,8 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
         let ran = started.plus(plan.lasts).min(Moment::now()).since(started);
         // Whatever went wrong meanwhile: what was found until then is told.
         let (trouble, aftermath) = match attacked {
-            Err(failure) => (Some(failure), Aftermath::unknown("the run did not come to its end")),
-            Ok(local) => tokio::select! {
-                aftermath = Aftermath::find(&locks, &plan, &shared, local.as_ref()) => (None, aftermath),
-                _ = waiting::ending(&signals) => (None, Aftermath::unknown("interrupted")),
-            },
+            Ok(local) => (None, look(&locks, &plan, &shared, local.as_ref(), &signals).await),
+            Err(failure) => (Some(failure), Aftermath::broken_off("the run did not come to its end")),
         };
         locks.close().await;
         let mut collector = locked(&shared.collector);
@@ -72,8 +69,27 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
             Some(file) => write(file, &torture::page(&summary, &collector, &violations)),
             None => Ok(()),
         };
-        conclude(summary.outcome, trouble, [told, written.map_err(system("writing the report"))], console)
+        conclude(summary.outcome, trouble, [written.map_err(system("writing the report")), told], console)
     })
+}
+
+/// Looks at what is left, until it is known or a signal comes.
+async fn look(
+    locks: &Locks,
+    plan: &Plan,
+    shared: &Shared,
+    local: Option<&Local>,
+    signals: &Incoming,
+) -> Aftermath {
+    let mut aftermath = Aftermath::default();
+    let interrupted = tokio::select! {
+        () = aftermath.look(locks, plan, shared, local) => false,
+        _ = waiting::ending(signals) => true,
+    };
+    if interrupted {
+        aftermath.break_off("interrupted");
+    }
+    aftermath
 }
 
 /// The exit code. A violation is one, whatever else went wrong: also if nobody reads on.

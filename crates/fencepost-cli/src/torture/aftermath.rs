@@ -14,6 +14,7 @@ use super::crew::{Shared, locked};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What was found.
+#[derive(Default)]
 pub(crate) struct Aftermath {
     pub(crate) found: Vec<What>,
     /// Why the rest is not known, if it is not.
@@ -21,44 +22,51 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// Nothing, for this reason.
-    pub(crate) fn unknown(why: &str) -> Self {
-        Self { found: Vec::new(), unknown: Some(format!("what is left in the store is not known: {why}")) }
+    /// Nobody has looked, for this reason.
+    pub(crate) fn broken_off(why: &str) -> Self {
+        let mut aftermath = Self::default();
+        aftermath.break_off(why);
+        aftermath
+    }
+
+    /// There may be more, that nobody has looked for.
+    pub(crate) fn break_off(&mut self, why: &str) {
+        self.unknown = Some(format!("what is left in the store is not known: {why}"));
     }
 
     /// Looks: at once for entries of clients that ended in good order, for all others when their leases must have ended; and takes
-    /// each lock once.
-    pub(crate) async fn find(locks: &Locks, plan: &Plan, shared: &Shared, local: Option<&Local>) -> Self {
-        match look(locks, plan, shared, local).await {
-            Ok(found) => Self { found, unknown: None },
-            Err(error) => Self::unknown(&error.to_string()),
+    /// each lock once. What was found stays if it is dropped.
+    pub(crate) async fn look(&mut self, locks: &Locks, plan: &Plan, shared: &Shared, local: Option<&Local>) {
+        if let Err(error) = self.find(locks, plan, shared, local).await {
+            self.break_off(&error.to_string());
         }
     }
-}
 
-async fn look(
-    locks: &Locks,
-    plan: &Plan,
-    shared: &Shared,
-    local: Option<&Local>,
-) -> fencepost::Result<Vec<What>> {
-    let now = Moment::now();
-    let holders = locks.list(&plan.prefix).await?;
-    let mut found: Vec<_> =
-        holders.iter().filter(|holder| should_be_gone(holder, now, plan, shared)).map(left_early).collect();
-    found.extend(leftovers(locks, plan, local).await?);
-    for number in 0..plan.locks {
-        let lock = format!("{}{number}", plan.prefix);
-        match locks.lock(&lock).ttl(plan.ttl).wait(plan.ttl + PATIENCE).acquire().await {
-            Ok(guard) => guard.release().await?,
-            Err(error @ (Error::Busy { .. } | Error::Timeout { .. })) => {
-                let what = format!("when all clients had ended it could not be had: {error}");
-                found.push(What::Stuck { lock, what });
+    async fn find(
+        &mut self,
+        locks: &Locks,
+        plan: &Plan,
+        shared: &Shared,
+        local: Option<&Local>,
+    ) -> fencepost::Result<()> {
+        let now = Moment::now();
+        let holders = locks.list(&plan.prefix).await?;
+        let gone = holders.iter().filter(|holder| should_be_gone(holder, now, plan, shared));
+        self.found.extend(gone.map(left_early));
+        self.found.extend(leftovers(locks, plan, local).await?);
+        for number in 0..plan.locks {
+            let lock = format!("{}{number}", plan.prefix);
+            match locks.lock(&lock).ttl(plan.ttl).wait(plan.ttl + PATIENCE).acquire().await {
+                Ok(guard) => guard.release().await?,
+                Err(error @ (Error::Busy { .. } | Error::Timeout { .. })) => {
+                    let what = format!("when all clients had ended it could not be had: {error}");
+                    self.found.push(What::Stuck { lock, what });
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         }
+        Ok(())
     }
-    Ok(found)
 }
 
 /// Whether a client that ended in good order had to give this back before: nothing was broken since it was granted, or a ttl
