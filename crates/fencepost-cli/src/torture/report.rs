@@ -48,7 +48,8 @@ pub(crate) fn page(summary: &Summary, collector: &Collector, violations: &[Viola
     for note in summary.notes.iter().chain([&summary.unguarded]) {
         let _ = writeln!(page, "<p>{}</p>", escape(note));
     }
-    let guilty: Vec<_> = violations.iter().filter(|violation| violation.excused.is_none()).collect();
+    let mut guilty: Vec<_> = violations.iter().filter(|violation| violation.excused.is_none()).collect();
+    guilty.sort_by_key(|violation| violation.rule);
     let excused: Vec<_> = violations.iter().filter(|violation| violation.excused.is_some()).collect();
     zooms(&mut page, "Violations", &guilty, collector);
     let _ = writeln!(

@@ -9,8 +9,6 @@ use serde::Serialize;
 
 use super::{Collector, Fault, Plan};
 
-/// How many violations are told in full.
-const TOLD: usize = 5;
 /// From how many leases on a run is long enough for every fault to have shown its effect.
 const LONG: u32 = 20;
 
@@ -54,7 +52,7 @@ pub(crate) struct Summary {
     pub(crate) outcome: Verdict,
     /// Why nothing follows from it that no violation was found.
     pub(crate) doubts: Vec<String>,
-    /// The first violations in words.
+    /// The first violation of each rule in words.
     pub(crate) stories: Vec<String>,
     /// Whether the faults were hard enough to prove something.
     pub(crate) unguarded: String,
@@ -101,7 +99,7 @@ impl Summary {
             violations,
             legitimate: found.len() - guilty.len(),
             legitimate_by_rule,
-            stories: guilty.iter().take(TOLD).map(ToString::to_string).collect(),
+            stories: first_of_each_rule(&guilty),
             notes: plan.notes.clone(),
         };
         summary.doubts = doubts(plan, store, ran, &summary).chain(unknown).collect();
@@ -234,6 +232,11 @@ impl Summary {
         out.push_str(&format!("\n{}\n", self.verdict()));
         out
     }
+}
+
+fn first_of_each_rule(guilty: &[&Violation]) -> Vec<String> {
+    let first = |rule: Rule| guilty.iter().find(|violation| violation.rule == rule);
+    Rule::ALL.into_iter().filter_map(first).map(ToString::to_string).collect()
 }
 
 /// Why nothing may follow from a run.
