@@ -20,4 +20,5 @@ pub mod zookeeper;
 pub use certificates::Certificates;
 pub use clock::Clock;
 pub use eventually::{LIMIT, eventually};
+pub use process::state as process_state;
 pub use proxy::Proxy;

@@ -31,6 +31,8 @@ struct State {
     cut: u64,
     /// Pieces of data that came by since the mode was set.
     pieces: u32,
+    /// Pieces of data that were held up and connections that were ended, ever.
+    harm: u64,
     /// Both ends of every connection, to reset them, with its number.
     open: Vec<(u64, TcpStream)>,
     ended: bool,
@@ -80,6 +82,7 @@ impl Proxy {
             stranded: 0,
             cut: 0,
             pieces: 0,
+            harm: 0,
             open: Vec::new(),
             ended: false,
         };
@@ -152,6 +155,11 @@ impl Proxy {
         self.link.set(Mode::Cut);
     }
 
+    /// How often anything was held up, cut or refused so far: a link that nobody uses can be broken without effect.
+    pub fn harm(&self) -> u64 {
+        lock(&self.link.state).harm
+    }
+
     /// Resets all connections; new ones pass. What was held back is lost.
     pub fn reset(&self) {
         self.link.set(Mode::Cut);
@@ -175,6 +183,7 @@ impl Link {
         state.pieces = 0;
         if mode == Mode::Cut {
             state.cut = state.connections;
+            state.harm += state.open.len() as u64;
             state.open.drain(..).for_each(|(_, stream)| reset(stream));
         }
         self.changed.notify_all();
@@ -184,11 +193,12 @@ impl Link {
         for client in listener.incoming() {
             let Ok(client) = client else { continue };
             {
-                let state = lock(&self.state);
+                let mut state = lock(&self.state);
                 if state.ended {
                     return;
                 }
                 if state.mode == Mode::Cut {
+                    state.harm += 1;
                     reset(client);
                     continue;
                 }
@@ -255,6 +265,7 @@ impl Link {
         state.pieces += 1;
         match state.mode {
             Mode::Delay(by) => {
+                state.harm += 1;
                 drop(state);
                 thread::sleep(by);
                 Passage::Whole
@@ -272,6 +283,7 @@ impl Link {
     /// Waits until nothing holds this connection back; `None` if it was cut.
     fn wait(&self, direction: Direction, number: u64) -> Option<MutexGuard<'_, State>> {
         let mut state = lock(&self.state);
+        let mut was_held = false;
         loop {
             let held = match state.mode {
                 Mode::Stall | Mode::Cut => true,
@@ -285,6 +297,8 @@ impl Link {
             if !held {
                 return Some(state);
             }
+            state.harm += u64::from(!was_held);
+            was_held = true;
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -176,6 +176,14 @@ impl Server {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// The pid of its first process.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
+    }
+
     /// Stops all its processes (`SIGSTOP`): connections stay open, nothing is answered.
     pub fn pause(&self) {
         self.process().signal(Signal::STOP);

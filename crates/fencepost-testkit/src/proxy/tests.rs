@@ -25,6 +25,7 @@ fn a_link_passes_stalls_and_is_cut() {
     let proxy = Proxy::start(echo());
     let mut stream = TcpStream::connect(proxy.addr()).unwrap();
     assert_eq!(exchange(&mut stream).unwrap(), 7);
+    assert_eq!(proxy.harm(), 0);
 
     proxy.stall();
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -32,8 +33,11 @@ fn a_link_passes_stalls_and_is_cut() {
     stream.set_read_timeout(None).unwrap();
     proxy.pass();
     assert_eq!(stream.read(&mut [0]).unwrap(), 1);
+    let stalled = proxy.harm();
+    assert!(stalled > 0);
 
     proxy.cut();
+    assert!(proxy.harm() > stalled);
     assert!(!matches!(stream.read(&mut [0]), Ok(1..)));
     let refused = TcpStream::connect(proxy.addr()).and_then(|mut stream| exchange(&mut stream));
     assert!(refused.is_err());
