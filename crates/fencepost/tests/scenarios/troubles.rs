@@ -34,13 +34,15 @@ fn says(node: &Server) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s21_a_node_that_a_script_keeps_busy_is_not_waited_for() {
-    let fleet = Arc::new(Fleet::start_with(5, |config| config.line("busy-reply-threshold 100")));
+    let fleet = Arc::new(Fleet::start_with(5, |config| config.line("busy-reply-threshold 8000")));
     declare(&fleet, PATIENT).await;
     let locks = connect(&fleet, PATIENT).await;
     use_once(&locks).await;
     // First it says nothing, and then `BUSY` to everything.
     let busy = in_background(&fleet, &["EVAL", "while true do end", "0"]);
+    let asked = in_background(&fleet, &["GET", "anything"]);
     is_not_missed(&fleet, &locks).await;
+    assert!(!asked.is_finished(), "it has said nothing all the while");
     until("it says that it is busy", async || says(&fleet[0]).starts_with("BUSY")).await;
     is_not_missed(&fleet, &locks).await;
     assert_eq!(fleet[0].cli(&["SCRIPT", "KILL"]), "OK");
