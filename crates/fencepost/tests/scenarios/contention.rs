@@ -115,6 +115,8 @@ async fn s32_two_who_are_each_near_to_half_of_the_nodes_do_not_split_the_votes_f
             task.await.unwrap();
         }
     }
+    let requests: u64 = [0, 1, 3, 4].map(|node| fleet[node].evalsha_calls()).iter().sum();
+    assert!(requests < 4 * 20 * 40, "{requests} requests for 20 locks");
 }
 
 async fn one_of_two_gets_it(fleet: &Fleet, parameters: &str, rounds: usize) {
