@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fencepost::Locks;
+use fencepost_testkit::LIMIT;
 use fencepost_testkit::history::{Client, History};
 use fencepost_testkit::redis::{Fleet, Server};
 
@@ -87,6 +88,35 @@ async fn s32_of_two_who_try_at_the_same_time_one_gets_it_without_waiting_for_a_f
     let fleet = declared(3, parameters).await;
     fleet[1].pause();
     bounded("all rounds", one_of_two_gets_it(&fleet, parameters, 30)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s32_two_who_are_each_near_to_half_of_the_nodes_do_not_split_the_votes_for_ever() {
+    let parameters = &format!("{CALM}&deployment=test");
+    let mut fleet = declared(5, parameters).await;
+    let mut clients = Vec::new();
+    for far in [[3, 4], [0, 1]] {
+        let links = fleet.proxies();
+        let locks = Locks::connect(&fleet.url_through(&links, parameters)).await.unwrap();
+        far.iter().for_each(|&node: &usize| links[node].delay(Duration::from_millis(20)));
+        clients.push((locks, links));
+    }
+    // Each gets the votes that are near before the other one's request arrives there, and they decide nothing.
+    fleet[2].kill();
+    for round in 0..10 {
+        let tasks: Vec<_> = clients
+            .iter()
+            .map(|(locks, _)| {
+                let lock = locks.lock(format!("round:{round}")).ttl(LONG).wait(LIMIT / 4);
+                tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+    let requests: u64 = [0, 1, 3, 4].map(|node| fleet[node].evalsha_calls()).iter().sum();
+    assert!(requests < 4 * 20 * 40, "{requests} requests for 20 locks");
 }
 
 async fn one_of_two_gets_it(fleet: &Fleet, parameters: &str, rounds: usize) {

@@ -81,7 +81,7 @@ impl Crowd {
 }
 
 async fn turn(client: &Client, lock: &Lock, counts: &Counts) {
-    let is_long = counts.begun.fetch_add(1, Ordering::SeqCst) % LONG_ONES == 0;
+    let is_long = counts.begun.fetch_add(1, Ordering::SeqCst).is_multiple_of(LONG_ONES);
     client.invoke("a");
     // An outage is no failure of the test; what it lets happen would be.
     let Ok(guard) = lock.clone().renew(!is_long).acquire().await else {

@@ -185,11 +185,11 @@ async fn s44_exclusion_and_the_order_of_tokens_outlive_dying_leaders() {
     for _ in 0..4 {
         crowd.join(&cluster.url()).await;
     }
-    for _ in 0..3 {
-        crowd.goes_on(10).await;
+    for _ in 0..2 {
+        crowd.goes_on(6).await;
         let leader = cluster.leader();
         cluster[leader].kill();
-        crowd.goes_on(10).await;
+        crowd.goes_on(6).await;
         cluster[leader].restart();
     }
     crowd.end().await;

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use fencepost::fence::Fence;
+use fencepost::fence::postgres::MIGRATION;
 use fencepost::{Guard, Locks, State};
-use fencepost_testkit::LIMIT;
 use fencepost_testkit::etcd::Cluster;
 use fencepost_testkit::redis::{Fleet, Server};
 use fencepost_testkit::zookeeper::{self, Ensemble};
+use fencepost_testkit::{LIMIT, Proxy};
 
 use crate::children::client;
 use crate::database::Database;
@@ -16,27 +17,37 @@ use crate::fleet::{CALM, LONG, boottime, bounded, connect, declared, holds, ms, 
 /// A lease that ends while its holder is stopped.
 const TTL: &str = "1500";
 
-/// Stops a holder until another one has the lock, and lets it go on.
-async fn is_stopped_past_its_lease(url: &str) {
+/// Clients with and without links of their own belong to one deployment if its name says so.
+const NAMED: &str = "max_ttl=20m&deployment=test";
+
+/// A resource that is a file.
+async fn is_stopped_past_its_lease(url: &str, through: &str, links: &[Proxy]) {
     let folder = tempfile::tempdir().unwrap();
-    let register = format!("file://{}", folder.path().display());
-    let account = Fence::connect(&register).await.unwrap().resource("a");
-    let mut holder = client(url);
+    is_refused_by(&format!("file://{}", folder.path().display()), url, through, links).await;
+}
+
+/// Stops a holder, which reaches the store at `url` over `links` as `through` says, until another one has the lock, and lets it
+/// go on. Both write to a resource in `register`.
+async fn is_refused_by(register: &str, url: &str, through: &str, links: &[Proxy]) {
+    let account = Fence::connect(register).await.unwrap().resource("a");
+    let mut holder = client(through);
     let first: u64 = holder.ask(&format!("acquire {TTL}")).parse().unwrap();
     assert_eq!(holder.ask(&format!("activate {register}")), "fine");
     assert_eq!(holder.ask("write first"), "fine");
     let rival = Locks::connect(url).await.unwrap();
     assert!(rival.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
     holder.pause();
+    links.iter().for_each(Proxy::stall);
     // Only the end of the lease can free it.
     let next = rival.lock("a").ttl(Duration::from_secs(10)).wait(LIMIT).acquire().await.unwrap();
     assert!(next.token().get() > first);
     let account = account.activate(next.token()).await.unwrap();
     account.write("second").await.unwrap();
     holder.resume();
-    // Its first check comes before anything that its keeper may hear from the store.
+    // It learns nothing from the store.
     let state = holder.ask("state");
-    assert!(state.starts_with("lost"), "{state}");
+    assert!(state.starts_with("lost"), "it cannot have heard of it: {state}");
+    links.iter().for_each(Proxy::pass);
     assert_eq!(holder.ask("write third"), "stale");
     assert_ne!(holder.ask("extend"), "fine");
     assert_ne!(holder.ask("release"), "fine");
@@ -47,33 +58,47 @@ async fn is_stopped_past_its_lease(url: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_redis() {
-    is_stopped_past_its_lease(&Server::start().url()).await;
+    let server = Server::start();
+    let link = Proxy::start(server.addr());
+    is_refused_by(&server.url(), &server.url(), &server.url_at(link.addr()), &[link]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_redlock() {
-    is_stopped_past_its_lease(&declared(3, CALM).await.url_with(CALM)).await;
+    let fleet = declared(3, NAMED).await;
+    let links = fleet.proxies();
+    is_stopped_past_its_lease(&fleet.url_with(NAMED), &fleet.url_through(&links, NAMED), &links).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_postgres() {
-    is_stopped_past_its_lease(&Database::new().url()).await;
+    let database = Database::new();
+    let link = Proxy::start(database.server.addr());
+    database.psql(MIGRATION);
+    is_refused_by(&database.url(), &database.url(), &database.url_over(link.addr()), &[link]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_etcd() {
-    is_stopped_past_its_lease(&Cluster::start(1).url()).await;
+    let cluster = Cluster::start(1);
+    let link = Proxy::start(cluster[0].addr());
+    is_stopped_past_its_lease(&cluster.url(), &cluster.url_at(&link.addr().to_string()), &[link]).await;
+}
+
+async fn is_stopped_behind(server: &zookeeper::Server) {
+    let link = Proxy::start(server.addr());
+    is_stopped_past_its_lease(&server.url(), &format!("zookeeper://{}", link.addr()), &[link]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s46_a_session_expires_while_its_holder_is_stopped() {
-    is_stopped_past_its_lease(&zookeeper::Server::start().url()).await;
+    is_stopped_behind(&zookeeper::Server::start()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s46_a_session_expires_behind_a_follower_while_its_holder_is_stopped() {
     let ensemble = Ensemble::start(3);
-    is_stopped_past_its_lease(&ensemble.follower().url()).await;
+    is_stopped_behind(ensemble.follower()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,12 +108,12 @@ async fn s09_a_client_stopped_between_the_answers_and_its_return_holds_nothing()
     let url = fleet.url_through(&links, &format!("{CALM}&timeout=1m"));
     Locks::init(&url, false).await.unwrap();
     let mut late = client(&url);
-    links.iter().for_each(fencepost_testkit::Proxy::hold_answers);
+    links.iter().for_each(Proxy::hold_answers);
     late.tell(&format!("try {TTL}"));
     until("all nodes have granted it", async || fleet.iter().all(|node| holds(node, "a"))).await;
     late.pause();
     // Now the answers wait in its own sockets.
-    links.iter().for_each(fencepost_testkit::Proxy::pass);
+    links.iter().for_each(Proxy::pass);
     let rival = Locks::connect(&url).await.unwrap();
     let next = rival.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
     late.resume();

@@ -22,7 +22,7 @@ async fn crowd_over_links() -> (Fleet, Vec<Vec<Proxy>>, Crowd) {
     let fleet = Fleet::start(3);
     Locks::init(&fleet.url_with(NAMED), false).await.unwrap();
     let links: Vec<_> = (0..3).map(|_| fleet.proxies()).collect();
-    let mut crowd = Crowd::new(ms(500), LIMIT);
+    let mut crowd = Crowd::new(ms(500), ms(1000));
     for links in &links {
         crowd.join(&fleet.url_through(links, NAMED)).await;
     }

@@ -1,8 +1,11 @@
 //! Nodes that are dead or frozen: a minority is not missed, a majority is, and says so.
 
 use fencepost::{Error, Loss, State, Verdict};
+use fencepost_testkit::redis::Server;
 
-use crate::fleet::{CALM, QUICK, boottime, bounded, connect, declared, is_clear, ms, take, until, use_once};
+use crate::fleet::{
+    CALM, LONG, QUICK, boottime, bounded, connect, declared, is_clear, ms, take, until, use_once,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s01_one_of_five_is_killed_and_then_another() {
@@ -60,6 +63,21 @@ async fn s02_a_majority_is_killed_and_every_node_is_reported() {
     let guard = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
     assert!(guard.token() > before);
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s02_a_majority_that_says_nothing_is_reported_when_the_callers_time_is_over() {
+    // Nothing else ends before the test does: not the wait for an answer, and not the lease.
+    let patient = &format!("{CALM}&timeout=10m");
+    let fleet = declared(5, patient).await;
+    let locks = connect(&fleet, patient).await;
+    use_once(&locks).await;
+    fleet.iter().take(3).for_each(Server::pause);
+    let lock = locks.lock("a").ttl(LONG).wait(ms(500));
+    let error = bounded("an error", lock.acquire()).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    fleet.iter().take(3).for_each(Server::resume);
+    is_clear(&fleet).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

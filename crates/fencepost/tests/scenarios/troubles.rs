@@ -2,12 +2,15 @@
 //! node has no vote, and nobody waits for it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::redis::{Fleet, Reply, Server};
 
-use crate::fleet::{CALM, LONG, bounded, connect, declare, declared, holds, is_clear, take, until, use_once};
+use crate::fleet::{
+    CALM, LONG, bounded, connect, declare, declared, holds, is_clear, ms, take, until, use_once,
+};
 
 /// Whoever waited for an answer would wait for longer than a test may take.
 const PATIENT: &str = "max_ttl=20m&timeout=10m";
@@ -24,6 +27,18 @@ fn in_background(fleet: &Arc<Fleet>, words: &'static [&'static str]) -> JoinHand
     thread::spawn(move || fleet[0].call(words))
 }
 
+/// Asks the first node for something until it refuses; how often it has answered by then.
+fn asked_again_and_again(fleet: &Arc<Fleet>) -> (Arc<AtomicUsize>, JoinHandle<()>) {
+    let (fleet, answers) = (fleet.clone(), Arc::<AtomicUsize>::default());
+    let count = answers.clone();
+    let asks = move || {
+        while !matches!(fleet[0].call(&["GET", "anything"]), Reply::Error(_)) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    (answers, thread::spawn(asks))
+}
+
 /// What a node says when it is asked to run a script.
 fn says(node: &Server) -> String {
     match node.call(&["EVAL", "return redis.call('SET', 'probe', '1')", "0"]) {
@@ -34,13 +49,21 @@ fn says(node: &Server) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s21_a_node_that_a_script_keeps_busy_is_not_waited_for() {
-    let fleet = Arc::new(Fleet::start_with(5, |config| config.line("busy-reply-threshold 100")));
+    let fleet = Arc::new(Fleet::start_with(5, |config| config.line("busy-reply-threshold 8000")));
     declare(&fleet, PATIENT).await;
     let locks = connect(&fleet, PATIENT).await;
     use_once(&locks).await;
     // First it says nothing, and then `BUSY` to everything.
     let busy = in_background(&fleet, &["EVAL", "while true do end", "0"]);
+    let (answers, refused) = asked_again_and_again(&fleet);
+    until("it is silent", async || {
+        let before = answers.load(Ordering::SeqCst);
+        tokio::time::sleep(ms(100)).await;
+        answers.load(Ordering::SeqCst) == before
+    })
+    .await;
     is_not_missed(&fleet, &locks).await;
+    assert!(!refused.is_finished(), "it has said nothing all the while");
     until("it says that it is busy", async || says(&fleet[0]).starts_with("BUSY")).await;
     is_not_missed(&fleet, &locks).await;
     assert_eq!(fleet[0].cli(&["SCRIPT", "KILL"]), "OK");

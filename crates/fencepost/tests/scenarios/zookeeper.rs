@@ -117,12 +117,12 @@ async fn s46_exclusion_and_the_order_of_tokens_outlive_leaders_that_come_and_go(
     for _ in 0..6 {
         crowd.join(&ensemble.url()).await;
     }
-    for _ in 0..3 {
-        crowd.goes_on(10).await;
+    for _ in 0..2 {
+        crowd.goes_on(6).await;
         let leader = ensemble.leader();
         ensemble.get_mut(leader).kill();
         ensemble.leader();
-        crowd.goes_on(10).await;
+        crowd.goes_on(6).await;
         ensemble.get_mut(leader).restart();
     }
     crowd.end().await;
