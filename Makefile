@@ -21,7 +21,7 @@ export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test test-python wheel python soak model sim bench bench-python man completions install clean
+.PHONY: help deps build lint test test-python wheel python soak mutants model sim bench bench-python man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ wheel: $(TOOLS)/.done ## Build the Python wheel, optimised, into dist
 
 soak: deps build ## Torture every store in turn, MINUTES=60 in all; figures and reports go to target/soak
 	@PYTHON=$(PYTHON) sh scripts/soak $(TARGET)/release/fencepost $(MINUTES) $(TARGET)/soak
+
+mutants: deps ## Take each protection out of a copy of the tree: its scenario must fail; ONLY= names some; takes long
+	@CARGO_TARGET_DIR=$(abspath $(TARGET)) $(PYTHON) scripts/mutants/run $(ONLY)
 
 model: ## Search more states of the Redis protocols than `test` does; takes long
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored

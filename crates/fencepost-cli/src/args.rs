@@ -288,7 +288,8 @@ pub(crate) struct BenchWorker {
 /// All names start with `torture:` and a number of the run: other locks are not touched. Servers are only broken if they were
 /// started for the run, by --local. Breaks of exclusion that SAFETY.md allows for such a server are told apart from violations.
 ///
-/// Ctrl-C ends it early, with what was seen until then. Exit code 1 if anything was violated.
+/// Ctrl-C ends it early, with what was seen until then. Exit code 1 if anything was violated; 2 if not, but too little happened to
+/// say anything: no hand-over, a client that never got a lock, faults without effect, or a store that cannot be asked what is left.
 #[cfg(feature = "torture")]
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -9,6 +9,9 @@ use serde::Serialize;
 /// `torture` has found what must not be.
 #[cfg(feature = "torture")]
 pub(crate) const VIOLATION: u8 = 1;
+/// `torture` has found nothing, and too little happened for that to mean anything.
+#[cfg(feature = "torture")]
+pub(crate) const INCONCLUSIVE: u8 = 2;
 /// Wrong arguments, a wrong URL, or a store that is not fit for locks.
 pub(crate) const USAGE: u8 = 64;
 /// The store is out of reach.
@@ -29,6 +32,7 @@ pub(crate) const HELP: &str = "\
 Exit codes:
   the command's own under `run` (128 + N if signal N killed it; 126, 127 as in a shell)
   1   `torture` found a violation
+  2   `torture` found none, but saw too little to say anything
   64  wrong usage or configuration
   69  the store is out of reach
   70  the lock was lost (under `run`: and the command was ended)

@@ -30,6 +30,18 @@ impl Certificates {
     /// # Panics
     /// If they cannot be made or written.
     pub fn make(folder: &Path) -> Self {
+        Self::make_until(folder, None)
+    }
+
+    /// The same with a server's certificate that ended years ago.
+    ///
+    /// # Panics
+    /// If they cannot be made or written.
+    pub fn make_expired(folder: &Path) -> Self {
+        Self::make_until(folder, Some(2020))
+    }
+
+    fn make_until(folder: &Path, year: Option<i32>) -> Self {
         let paths = Self {
             ca: folder.join("ca.pem"),
             server: folder.join("server.pem"),
@@ -53,6 +65,9 @@ impl Certificates {
             // Not the authority's own name: OpenSSL would take the certificate for a self-signed one.
             params.distinguished_name = name(&names[0]);
             params.extended_key_usages = vec![usage];
+            if let Some(year) = year {
+                params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            }
             let signed = params.signed_by(&pair, &issuer).expect("a certificate");
             write(certificate, &signed.pem());
             write(key, &pair.serialize_pem());

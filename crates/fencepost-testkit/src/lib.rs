@@ -5,6 +5,7 @@
 //! that breaks it. Everything started here ends with its value, and also when the test process is killed.
 
 mod certificates;
+mod clock;
 pub mod etcd;
 mod eventually;
 pub mod history;
@@ -17,5 +18,7 @@ pub mod redis;
 pub mod zookeeper;
 
 pub use certificates::Certificates;
+pub use clock::Clock;
 pub use eventually::{LIMIT, eventually};
+pub use process::state as process_state;
 pub use proxy::Proxy;

@@ -1,5 +1,6 @@
 //! Stores that are started for a while on this machine, each as somebody would run it, and what can be done to their servers.
 
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::etcd::Cluster;
-use crate::history::Excuse;
+use crate::history::{Cause, Excuse};
+use crate::process::state;
 use crate::redis::Fleet;
 use crate::zookeeper::Ensemble;
 use crate::{postgres, redis, zookeeper};
@@ -99,28 +101,31 @@ impl Kind {
         }
     }
 
-    /// Why two clients may believe that they hold a lock after such a blow, where the store's promises say so.
-    pub fn excuse(self, blow: Blow, ttl: Duration) -> Option<Excuse> {
-        let why = match (self, blow) {
-            (Self::Redis, Blow::Kill | Blow::Empty) => {
-                "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its next renewal"
-            }
-            (Self::Postgres, Blow::Kill) => {
-                "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns of it late"
-            }
-            (Self::Etcd3, Blow::Pause) => {
+    /// Why two clients may believe that they hold a lock after such a blow, where the store's promises say so. `replaced`: the server
+    /// led the others, and another one does now.
+    pub fn excuse(self, blow: Blow, ttl: Duration, replaced: bool) -> Option<Excuse> {
+        let (cause, why) = match (self, blow) {
+            (Self::Redis, Blow::Kill | Blow::Empty) => (
+                Cause::Forgot,
+                "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its next renewal",
+            ),
+            (Self::Postgres, Blow::Kill) => (
+                Cause::ForgotTheNewest(Duration::from_millis(600)),
+                "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns of it late",
+            ),
+            (Self::Etcd3, Blow::Pause) if replaced => (
+                Cause::WokeUp,
                 "an etcd leader that stood still, was replaced and wakes up may end leases that its successor keeps (etcd \
-                 releases before November 2023)"
-            }
-            (Self::Zookeeper3, Blow::Kill | Blow::Pause) => {
+                 releases before November 2023)",
+            ),
+            (Self::Zookeeper3, Blow::Kill | Blow::Pause) => (
+                Cause::DidNotTell(ttl / 2 + zookeeper::TICK / 2),
                 "a ZooKeeper server that answered a holder and is gone before it told the leader leaves the holder believing for \
-                 half a ttl and half a tick too long at most"
-            }
+                 half a ttl and half a tick too long at most",
+            ),
             _ => return None,
         };
-        // A lock that Redis hands to a waiter lasts for a second, whatever its ttl.
-        let lasts = ttl.max(Duration::from_secs(1));
-        Some(Excuse { why: format!("{why} (SAFETY.md)"), lasts })
+        Some(Excuse { cause, why: format!("{why} (SAFETY.md)"), ttl })
     }
 }
 
@@ -237,6 +242,35 @@ impl Local {
             (Servers::Zookeeper(server), _) => server.kill(),
             (Servers::Zookeepers(ensemble), Blow::Pause) => ensemble.get(server).pause(),
             (Servers::Zookeepers(ensemble), _) => ensemble.get_mut(server).kill(),
+        }
+    }
+
+    /// Whether a blow has its effect on a server right now: it stands still, or nobody listens at its port.
+    pub fn feels(&self, blow: Blow, server: usize) -> bool {
+        let running: (SocketAddr, &dyn Fn() -> u32) = match &self.servers {
+            Servers::None { .. } => return false,
+            Servers::Redis(fleet) => (fleet[server].addr(), &|| fleet[server].pid()),
+            Servers::Postgres(server) => (server.addr(), &|| server.pid()),
+            Servers::Etcd(cluster) => (cluster[server].addr(), &|| cluster[server].pid()),
+            Servers::Zookeeper(server) => (server.addr(), &|| server.pid()),
+            Servers::Zookeepers(ensemble) => (ensemble.get(server).addr(), &|| ensemble.get(server).pid()),
+        };
+        let (addr, pid) = running;
+        match blow {
+            Blow::Pause => state(pid()) == Some('T'),
+            Blow::Kill | Blow::Empty => TcpStream::connect(addr).is_err(),
+        }
+    }
+
+    /// What the servers have of locks whose names start so, beyond what the store's clients show of holders; nothing where
+    /// that cannot be asked.
+    pub fn entries(&self, prefix: &str) -> Vec<String> {
+        match &self.servers {
+            Servers::Redis(fleet) => {
+                fleet.iter().flat_map(|server| server.keys_like(&format!("lock:{prefix}*"))).collect()
+            }
+            Servers::Etcd(cluster) => cluster.keys(prefix),
+            _ => Vec::new(),
         }
     }
 

@@ -28,6 +28,12 @@ wait "$server"
 [ "$word" = keep ] || rm -rf "$folder"
 "#;
 
+/// The state of any process as one letter (`R`, `S`, `T`, `Z`, …); `None` if there is none.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 #[derive(Debug)]
 pub(crate) struct Process {
     supervisor: Child,
@@ -82,8 +88,7 @@ impl Process {
 
     /// The process state as one letter (`R`, `S`, `T`, `Z`, …); `None` where there is no `/proc`.
     pub(crate) fn state(&self) -> Option<char> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
-        stat.rsplit_once(") ")?.1.chars().next()
+        state(self.pid())
     }
 
     /// Whether it has ended by itself.

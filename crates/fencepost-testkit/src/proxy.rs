@@ -1,4 +1,4 @@
-//! A TCP link on loopback that can be slow, stuck, one-way or cut, while both ends believe in the network.
+//! A TCP link on loopback that can be slow, stuck, one-way, lossy or cut, while both ends believe in the network.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -23,10 +23,18 @@ struct Link {
 #[derive(Debug)]
 struct State {
     mode: Mode,
-    /// How often the link was cut: a connection from before the last cut carries nothing any more.
-    cuts: u64,
-    /// Both ends of every connection, to reset them.
-    open: Vec<TcpStream>,
+    /// How many connections there were.
+    connections: u64,
+    /// Those up to this number hold everything back, whatever the mode.
+    stranded: u64,
+    /// Those up to this number were cut and carry nothing any more.
+    cut: u64,
+    /// Pieces of data that came by since the mode was set.
+    pieces: u32,
+    /// Pieces of data that were held up and connections that were ended, ever.
+    harm: u64,
+    /// Both ends of every connection, to reset them, with its number.
+    open: Vec<(u64, TcpStream)>,
     ended: bool,
 }
 
@@ -34,8 +42,12 @@ struct State {
 enum Mode {
     Pass,
     Delay(Duration),
+    Repeat(Duration),
+    LoseEvery(u32),
     Stall,
+    HoldRequests,
     HoldAnswers,
+    CutAnswer,
     Cut,
 }
 
@@ -43,6 +55,17 @@ enum Mode {
 enum Direction {
     Request,
     Answer,
+}
+
+/// What becomes of a piece of data.
+enum Passage {
+    Whole,
+    /// It passes, and once more by a connection of its own, so much later.
+    Twice(Duration),
+    /// One byte passes, and the connection ends.
+    Cut,
+    /// Nothing passes, and the connection ends.
+    Lost,
 }
 
 impl Proxy {
@@ -53,7 +76,16 @@ impl Proxy {
     pub fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let addr = listener.local_addr().expect("a bound port has an address");
-        let state = State { mode: Mode::Pass, cuts: 0, open: Vec::new(), ended: false };
+        let state = State {
+            mode: Mode::Pass,
+            connections: 0,
+            stranded: 0,
+            cut: 0,
+            pieces: 0,
+            harm: 0,
+            open: Vec::new(),
+            ended: false,
+        };
         let link =
             Arc::new(Link { target: Mutex::new(target), state: Mutex::new(state), changed: Condvar::new() });
         let accepting = link.clone();
@@ -73,6 +105,7 @@ impl Proxy {
 
     /// Passes everything on, also what was held back.
     pub fn pass(&self) {
+        lock(&self.link.state).stranded = 0;
         self.link.set(Mode::Pass);
     }
 
@@ -81,9 +114,30 @@ impl Proxy {
         self.link.set(Mode::Delay(by));
     }
 
+    /// Delivers every request twice: the second time `later`, over a connection of its own, and nobody hears the answer.
+    pub fn repeat(&self, later: Duration) {
+        self.link.set(Mode::Repeat(later));
+    }
+
+    /// Loses every `n`-th piece of data, and the connection with it.
+    pub fn lose_every(&self, n: u32) {
+        self.link.set(Mode::LoseEvery(n));
+    }
+
     /// Holds everything back, in both directions, without closing anything.
     pub fn stall(&self) {
         self.link.set(Mode::Stall);
+    }
+
+    /// Holds back what the connections of now carry, until [`pass`](Self::pass); new ones pass.
+    pub fn strand(&self) {
+        let mut state = lock(&self.link.state);
+        state.stranded = state.connections;
+    }
+
+    /// Holds requests back and passes answers on, such as messages that the server sends by itself.
+    pub fn hold_requests(&self) {
+        self.link.set(Mode::HoldRequests);
     }
 
     /// Passes requests on and holds the answers back: the server acts and the client does not learn of it.
@@ -91,9 +145,19 @@ impl Proxy {
         self.link.set(Mode::HoldAnswers);
     }
 
+    /// Resets a connection in the middle of the next answer; from then on everything passes.
+    pub fn cut_next_answer(&self) {
+        self.link.set(Mode::CutAnswer);
+    }
+
     /// Resets all connections, and new ones at once, until [`pass`](Self::pass).
     pub fn cut(&self) {
         self.link.set(Mode::Cut);
+    }
+
+    /// How often anything was held up, cut or refused so far: a link that nobody uses can be broken without effect.
+    pub fn harm(&self) -> u64 {
+        lock(&self.link.state).harm
     }
 
     /// Resets all connections; new ones pass. What was held back is lost.
@@ -116,9 +180,11 @@ impl Link {
     fn set(&self, mode: Mode) {
         let mut state = lock(&self.state);
         state.mode = mode;
+        state.pieces = 0;
         if mode == Mode::Cut {
-            state.cuts += 1;
-            state.open.drain(..).for_each(reset);
+            state.cut = state.connections;
+            state.harm += state.open.len() as u64;
+            state.open.drain(..).for_each(|(_, stream)| reset(stream));
         }
         self.changed.notify_all();
     }
@@ -127,11 +193,12 @@ impl Link {
         for client in listener.incoming() {
             let Ok(client) = client else { continue };
             {
-                let state = lock(&self.state);
+                let mut state = lock(&self.state);
                 if state.ended {
                     return;
                 }
                 if state.mode == Mode::Cut {
+                    state.harm += 1;
                     reset(client);
                     continue;
                 }
@@ -148,55 +215,113 @@ impl Link {
     fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
         let both = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        let cuts = {
+        let number = {
             let mut state = lock(&self.state);
             if state.mode == Mode::Cut {
                 reset(client);
                 reset(server);
                 return;
             }
-            state.open.extend([both(&client), both(&server)]);
-            state.cuts
+            state.connections += 1;
+            let number = state.connections;
+            state.open.extend([(number, both(&client)), (number, both(&server))]);
+            number
         };
         let (link, from, to) = (self.clone(), both(&client), both(&server));
-        thread::spawn(move || link.pump(Direction::Request, cuts, from, to));
+        thread::spawn(move || link.pump(Direction::Request, number, from, to));
         let link = self.clone();
-        thread::spawn(move || link.pump(Direction::Answer, cuts, server, client));
+        thread::spawn(move || link.pump(Direction::Answer, number, server, client));
     }
 
-    fn pump(&self, direction: Direction, cuts: u64, mut from: TcpStream, mut to: TcpStream) {
+    fn pump(&self, direction: Direction, number: u64, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            if !self.admit(direction, cuts) || to.write_all(&buffer[..count]).is_err() {
+            let data = &buffer[..count];
+            let written = match self.admit(direction, number) {
+                Passage::Whole => to.write_all(data),
+                Passage::Twice(later) => {
+                    self.once_more(data.to_vec(), later);
+                    to.write_all(data)
+                }
+                Passage::Cut => {
+                    let _ = to.write_all(&data[..1]);
+                    return self.end(number);
+                }
+                Passage::Lost => return self.end(number),
+            };
+            if written.is_err() {
                 break;
             }
         }
         // A link that holds everything back holds the end of a connection back, too.
-        if self.admit(direction, cuts) {
+        if self.wait(direction, number).is_some() {
             let _ = to.shutdown(Shutdown::Write);
         }
     }
 
-    /// Waits until data may pass; `false` if the link was cut since the connection was made.
-    fn admit(&self, direction: Direction, cuts: u64) -> bool {
-        let mut state = lock(&self.state);
-        loop {
-            if state.cuts != cuts {
-                return false;
+    /// Waits until data may pass, and says how.
+    fn admit(&self, direction: Direction, number: u64) -> Passage {
+        let Some(mut state) = self.wait(direction, number) else { return Passage::Lost };
+        state.pieces += 1;
+        match state.mode {
+            Mode::Delay(by) => {
+                state.harm += 1;
+                drop(state);
+                thread::sleep(by);
+                Passage::Whole
             }
-            match state.mode {
-                Mode::Pass => return true,
-                Mode::HoldAnswers if direction == Direction::Request => return true,
-                Mode::Delay(by) => {
-                    drop(state);
-                    thread::sleep(by);
-                    return true;
-                }
-                Mode::Stall | Mode::HoldAnswers | Mode::Cut => {
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
+            Mode::Repeat(later) if direction == Direction::Request => Passage::Twice(later),
+            Mode::LoseEvery(n) if state.pieces % n == 0 => Passage::Lost,
+            Mode::CutAnswer if direction == Direction::Answer => {
+                state.mode = Mode::Pass;
+                Passage::Cut
             }
+            _ => Passage::Whole,
         }
+    }
+
+    /// Waits until nothing holds this connection back; `None` if it was cut.
+    fn wait(&self, direction: Direction, number: u64) -> Option<MutexGuard<'_, State>> {
+        let mut state = lock(&self.state);
+        let mut was_held = false;
+        loop {
+            let held = match state.mode {
+                Mode::Stall | Mode::Cut => true,
+                Mode::HoldRequests => direction == Direction::Request,
+                Mode::HoldAnswers => direction == Direction::Answer,
+                _ => number <= state.stranded,
+            };
+            if number <= state.cut {
+                return None;
+            }
+            if !held {
+                return Some(state);
+            }
+            state.harm += u64::from(!was_held);
+            was_held = true;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Sends data over a connection of its own, and lets the other side answer before it is closed.
+    fn once_more(&self, data: Vec<u8>, later: Duration) {
+        let target = *lock(&self.target);
+        thread::spawn(move || {
+            thread::sleep(later);
+            let Ok(mut server) = TcpStream::connect(target) else { return };
+            if server.write_all(&data).is_ok() && server.shutdown(Shutdown::Write).is_ok() {
+                let _ = std::io::copy(&mut server, &mut std::io::sink());
+            }
+        });
+    }
+
+    /// Resets both ends of one connection.
+    fn end(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let (ended, open) = state.open.drain(..).partition(|(other, _)| *other == number);
+        state.open = open;
+        let ended: Vec<(u64, TcpStream)> = ended;
+        ended.into_iter().for_each(|(_, stream)| reset(stream));
     }
 }
 
@@ -212,46 +337,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn echo() -> SocketAddr {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let addr = listener.local_addr().unwrap();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
-            }
-        });
-        addr
-    }
-
-    fn exchange(stream: &mut TcpStream) -> std::io::Result<u8> {
-        let mut byte = [7];
-        stream.write_all(&byte)?;
-        stream.read_exact(&mut byte)?;
-        Ok(byte[0])
-    }
-
-    #[test]
-    fn a_link_passes_stalls_and_is_cut() {
-        let proxy = Proxy::start(echo());
-        let mut stream = TcpStream::connect(proxy.addr()).unwrap();
-        assert_eq!(exchange(&mut stream).unwrap(), 7);
-
-        proxy.stall();
-        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        assert!(exchange(&mut stream).is_err());
-        stream.set_read_timeout(None).unwrap();
-        proxy.pass();
-        assert_eq!(stream.read(&mut [0]).unwrap(), 1);
-
-        proxy.cut();
-        assert!(!matches!(stream.read(&mut [0]), Ok(1..)));
-        let refused = TcpStream::connect(proxy.addr()).and_then(|mut stream| exchange(&mut stream));
-        assert!(refused.is_err());
-
-        proxy.pass();
-        assert_eq!(exchange(&mut TcpStream::connect(proxy.addr()).unwrap()).unwrap(), 7);
-    }
-}
+mod tests;

@@ -114,6 +114,14 @@ mod tests {
         }
 
         #[test]
+        fn no_text_makes_a_duration_panic(text in ".{0,12}", number: u64, unit in "(ms|s|m|h|d)") {
+            let _ = parse_duration(&text);
+            let read = parse_duration(&format!("{number}{unit}"));
+            prop_assert!(read.is_err() || read.unwrap().as_millis() >= u128::from(number));
+            let _ = format_duration(Duration::from_millis(number));
+        }
+
+        #[test]
         fn different_texts_have_different_encodings(a in ".{0,20}", b in ".{0,20}") {
             prop_assert_eq!(encode(&a, b"") == encode(&b, b""), a == b);
         }

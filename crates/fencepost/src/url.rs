@@ -224,7 +224,7 @@ impl fmt::Debug for StoreUrl {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -313,7 +313,28 @@ mod tests {
         assert!(message.contains("`tll`") && message.contains("`prefix`, `ttl`"), "{message}");
     }
 
+    /// Texts that are nearly URLs of a scheme, with the password `s3cret`.
+    pub(crate) fn nearly_a_url(schemes: &str) -> impl Strategy<Value = String> + use<> {
+        let login = "([a-z%]{0,3}(:s3cret)?@)?";
+        let hosts = "[a-c0-9:,.\\[\\]%@ -]{0,14}";
+        let path = "(/[a-z0-9/%.:]{0,10})?";
+        let name = "(ttl|timeout|prefix|db|keys|allow|ca|cert|key|server_name|max_ttl|quarantine|drift|deployment\
+                    |schema|lock_delay|durable|sequence|sslmode|mode|x)";
+        let value = "[a-z0-9%.,-]{0,8}";
+        let text = format!("({schemes}):/?/?{login}{hosts}{path}(\\?({name}={value}&?){{0,4}})?");
+        proptest::string::string_regex(&text).unwrap()
+    }
+
     proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in ".{0,60}", url in nearly_a_url("[a-z+]{0,8}")) {
+            for text in [text, url] {
+                if let Ok(mut url) = StoreUrl::parse(&text) {
+                    let _ = (url.take("prefix"), url.take_duration("ttl"), url.finish());
+                }
+            }
+        }
+
         #[test]
         fn a_password_is_never_printed(secret in "[a-z]{12}", rest in "[ -~]{0,20}") {
             let text = format!("redis://u:{secret}@{rest}");

@@ -3,14 +3,19 @@
 #![cfg(feature = "file")]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Read, Write};
+#[allow(dead_code)]
+#[path = "common/family.rs"]
+mod family;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use fencepost::{Error, Guard, Handle, Locks, Loss, State};
 use tempfile::TempDir;
+
+use family::{Family, Stray, say, wait_for_parent};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -40,80 +45,14 @@ impl Directory {
 
     /// Starts a child that does `what` and waits until it says `done: …`; returns what it said.
     fn child(&self, what: &str) -> (Family, String) {
-        Family::start(what, &self.url(), |_| {})
-    }
-}
-
-/// A child process and the pipe that keeps it waiting.
-struct Family {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Family {
-    fn start(what: &str, url: &str, change: impl FnOnce(&mut Command)) -> (Self, String) {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", "child", "--nocapture"])
-            .env("FENCEPOST_CHILD", what)
-            .env("FENCEPOST_URL", url);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        change(&mut command);
-        let mut child = command.spawn().unwrap();
-        let stdin = child.stdin.take();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut lines = stdout.by_ref().lines().map(Result::unwrap);
-        let said = lines.find_map(|line| Some(line.split_once("done: ")?.1.to_owned()));
-        (Self { child, stdin, stdout }, said.expect("the child failed"))
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Lets the child go on, and waits for its end.
-    fn finish(mut self) {
-        drop(self.stdin.take());
-        let mut rest = String::new();
-        self.stdout.read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
-    }
-}
-
-impl Drop for Family {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A process that is no child of ours, ended with the test.
-struct Stray(rustix::process::Pid);
-
-impl Stray {
-    fn new(pid: &str) -> Self {
-        Self(rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap())
-    }
-
-    fn is_alive(&self) -> bool {
-        rustix::process::test_kill_process(self.0).is_ok()
-    }
-}
-
-impl Drop for Stray {
-    fn drop(&mut self) {
-        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::KILL);
+        Family::start("child", what, &self.url(), |_| {})
     }
 }
 
 /// Not a test of its own: what children do.
 #[test]
 fn child() {
-    let (Ok(what), Ok(url)) = (std::env::var("FENCEPOST_CHILD"), std::env::var("FENCEPOST_URL")) else {
-        return;
-    };
+    let Some((what, url)) = Family::task() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(act(&what, &url));
 }
@@ -137,22 +76,6 @@ async fn act(what: &str, url: &str) {
             let handle = lock.acquire().await.unwrap().detach().await.unwrap();
             say(&handle.to_string());
         }
-        "fork" => {
-            let guard = lock.acquire().await.unwrap();
-            // SAFETY: the child only sleeps and exits.
-            let grandchild = unsafe { libc::fork() };
-            if grandchild == 0 {
-                // SAFETY: async-signal-safe calls only.
-                unsafe {
-                    libc::close(1);
-                    libc::sleep(600);
-                    libc::_exit(0);
-                }
-            }
-            say(&grandchild.to_string());
-            wait_for_parent();
-            drop(guard);
-        }
         "exec" => {
             let guard = lock.acquire().await.unwrap();
             // Outlives us on purpose; the parent ends it.
@@ -162,51 +85,8 @@ async fn act(what: &str, url: &str) {
             wait_for_parent();
             drop(guard);
         }
-        "release after fork" => {
-            let guard = lock.acquire().await.unwrap();
-            // SAFETY: the only other threads are the library's, and the child uses what it may use by its contract.
-            let grandchild = unsafe { libc::fork() };
-            if grandchild == 0 {
-                let refused = guard.release().await.is_err();
-                // SAFETY: ends the process without running anything else.
-                unsafe { libc::_exit(i32::from(!refused)) };
-            }
-            let mut status = 0;
-            // SAFETY: waits for the child above.
-            assert_eq!(unsafe { libc::waitpid(grandchild, &raw mut status, 0) }, grandchild);
-            say(&status.to_string());
-            wait_for_parent();
-            guard.release().await.unwrap();
-        }
-        "hurry" => {
-            let ledger = std::env::var("FENCEPOST_LEDGER").unwrap();
-            let mut ledger = std::fs::File::options().append(true).open(ledger).unwrap();
-            let pid = std::process::id();
-            for round in 0.. {
-                let guard = held(&locks, "job").await;
-                ledger.write_all(format!("{pid} {} in\n", guard.token()).as_bytes()).unwrap();
-                // Not for ever: nobody may be reading, and a full pipe would stop us with the lock in our hands.
-                if round < 100 {
-                    say("held");
-                }
-                ledger.write_all(format!("{pid} {} out\n", guard.token()).as_bytes()).unwrap();
-                guard.release().await.unwrap();
-            }
-        }
-        "full" => full(&locks).await,
-        "count" => count(&locks).await,
         other => panic!("a child cannot `{other}`"),
     }
-}
-
-fn say(what: &str) {
-    let mut out = std::io::stdout();
-    writeln!(out, "done: {what}").unwrap();
-    out.flush().unwrap();
-}
-
-fn wait_for_parent() {
-    let _ = std::io::stdin().read(&mut [0]);
 }
 
 async fn held(locks: &Locks, name: &str) -> Guard {
@@ -240,28 +120,6 @@ async fn futures_poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) ->
         })
     })
     .await
-}
-
-#[tokio::test]
-async fn a_forked_child_does_not_keep_the_lock() {
-    let dir = Directory::new();
-    let locks = dir.locks().await;
-    let (mut child, grandchild) = dir.child("fork");
-    let grandchild = Stray::new(&grandchild);
-    assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
-    child.kill();
-    held(&locks, "job").await.release().await.unwrap();
-    assert!(grandchild.is_alive());
-}
-
-#[tokio::test]
-async fn a_forked_child_cannot_release_its_parents_lock() {
-    let dir = Directory::new();
-    let locks = dir.locks().await;
-    let (child, status) = dir.child("release after fork");
-    assert_eq!(status, "0");
-    assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
-    child.finish();
 }
 
 #[tokio::test]
@@ -628,127 +486,18 @@ async fn urls_that_make_no_sense_are_refused() {
 #[test]
 fn the_default_directory_is_in_the_users_home() {
     let home = tempfile::tempdir().unwrap();
-    let (_, said) = Family::start("connect", "file:", |command| {
+    let (_, said) = Family::start("child", "connect", "file:", |command| {
         command.env_remove("XDG_STATE_HOME").env("HOME", home.path());
     });
     assert_eq!(said, "connected");
     assert!(home.path().join(".local/state/fencepost/locks").is_dir());
-    let (_, said) = Family::start("connect", "file:", |command| {
+    let (_, said) = Family::start("child", "connect", "file:", |command| {
         command.env_remove("HOME").env("XDG_STATE_HOME", home.path().join("state"));
     });
     assert_eq!(said, "connected");
     assert!(home.path().join("state/fencepost/locks").is_dir());
-    let (_, said) = Family::start("connect", "file:", |command| {
+    let (_, said) = Family::start("child", "connect", "file:", |command| {
         command.env_remove("HOME").env_remove("XDG_STATE_HOME");
     });
     assert!(said.contains("file:///path"), "{said}");
-}
-
-#[tokio::test]
-async fn a_full_disk_is_a_clear_error_and_loses_nothing() {
-    let dir = Directory::new();
-    let (child, said) = dir.child("full");
-    assert_eq!(said, "as good as before");
-    child.finish();
-}
-
-/// A limit on the size of files makes every write fail, as a full disk does.
-async fn full(locks: &Locks) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // SAFETY: ignoring a signal runs no code of ours.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    let before = held(locks, "job").await;
-    let token = before.token();
-    before.release().await.unwrap();
-    let limit = getrlimit(Resource::Fsize);
-    for bytes in [0, 20, 100] {
-        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit }).unwrap();
-        for name in ["job", "new"] {
-            let error = locks.lock(name).try_acquire().await.unwrap_err();
-            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-            assert!(error.to_string().contains(&format!("{name}.lock")), "{error}");
-        }
-        setrlimit(Resource::Fsize, limit).unwrap();
-        assert!(locks.list("").await.unwrap().is_empty());
-    }
-    let after = held(locks, "job").await;
-    assert!(after.token() > token);
-    after.release().await.unwrap();
-    held(locks, "new").await.release().await.unwrap();
-    say("as good as before");
-    wait_for_parent();
-}
-
-#[tokio::test]
-async fn processes_exclude_each_other_and_see_growing_tokens() {
-    const PROCESSES: u64 = 6;
-    const ROUNDS: u64 = 50;
-    let dir = Directory::new();
-    std::fs::write(dir.path().join("ledger"), "0 0").unwrap();
-    let children: Vec<_> = (0..PROCESSES)
-        .map(|_| {
-            Family::start("count", &dir.url(), |command| {
-                command.env("FENCEPOST_LEDGER", dir.path().join("ledger"));
-            })
-        })
-        .collect();
-    children.into_iter().for_each(|(child, _)| child.finish());
-    let ledger = std::fs::read_to_string(dir.path().join("ledger")).unwrap();
-    assert_eq!(ledger.split(' ').next().unwrap(), (PROCESSES * ROUNDS).to_string());
-}
-
-/// Adds to a number in a file, which only works alone.
-async fn count(locks: &Locks) {
-    let ledger = std::env::var("FENCEPOST_LEDGER").unwrap();
-    say("started");
-    for _ in 0..50 {
-        let guard = held(locks, "job").await;
-        let read = std::fs::read_to_string(&ledger).unwrap();
-        let (number, last) = read.split_once(' ').unwrap();
-        let (number, last): (u64, u64) = (number.parse().unwrap(), last.parse().unwrap());
-        assert!(guard.token().get() > last);
-        std::fs::write(&ledger, format!("{} {}", number + 1, guard.token())).unwrap();
-        guard.release().await.unwrap();
-    }
-}
-
-/// Holders die at any point of an acquire, a hold or a release; the others go on.
-#[test]
-fn killing_holders_at_any_moment_breaks_neither_exclusion_nor_the_order_of_tokens() {
-    let dir = Directory::new();
-    let ledger = dir.path().join("ledger");
-    std::fs::write(&ledger, "").unwrap();
-    let start = || {
-        Family::start("hurry", &dir.url(), |command| {
-            command.env("FENCEPOST_LEDGER", &ledger);
-        })
-        .0
-    };
-    let mut family: Vec<_> = (0..3).map(|_| start()).collect();
-    for round in 0..30 {
-        let victim = &mut family[round % 3];
-        for _ in 0..round % 7 {
-            victim.stdout.read_line(&mut String::new()).unwrap();
-        }
-        victim.kill();
-        family[round % 3] = start();
-    }
-    family.iter_mut().for_each(Family::kill);
-    let (mut last, mut inside) = (0, None);
-    let ledger = std::fs::read_to_string(&ledger).unwrap();
-    for line in ledger.lines() {
-        let [pid, token, what] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        let token: u64 = token.parse().unwrap();
-        if what == "out" {
-            assert_eq!(inside.take(), Some(pid), "{ledger}");
-            continue;
-        }
-        assert!(token > last, "{ledger}");
-        last = token;
-        // Whoever was inside must have died there: it is not heard of again.
-        if let Some(dead) = inside.replace(pid) {
-            let rest = ledger.rsplit_once(line).unwrap().1;
-            assert!(!rest.lines().any(|line| line.starts_with(&format!("{dead} "))), "{ledger}");
-        }
-    }
 }

@@ -1,12 +1,14 @@
 //! `torture`: attacks a store and says what it saw.
 
+use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::{Capabilities, Holder, Locks, format_duration};
+use fencepost::{Capabilities, Locks, format_duration};
 use fencepost_testkit::history::Moment;
 use fencepost_testkit::local::{Kind, Local};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -15,13 +17,13 @@ use crate::args::{Global, Torture, TortureWorker};
 use crate::exit::{self, Failure, Outcome, system};
 use crate::output::{Console, LiveLine};
 use crate::signals::{Caught, Incoming};
-use crate::torture::{self, Collector, Crew, Nemesis, Plan, ServerNemesis, Shared, Summary, grouped, locked};
+use crate::torture::{
+    self, Aftermath, Collector, Crew, Nemesis, Plan, ServerNemesis, Shared, Summary, Verdict, grouped, locked,
+};
 use crate::{store, waiting};
 
 /// How often a log is told how it goes.
 const PLAIN_PROGRESS: u32 = 10;
-/// How much longer than a ttl an entry of a killed client may stay: stores look at their clocks now and then.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome {
     if let Some(package) = args.local.and_then(Kind::missing) {
@@ -31,8 +33,7 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
     }
     let url = if args.local.is_none() { Some(store::url(global)?) } else { None };
     let plan = Plan::new(args, url)?;
-    let mut report =
-        args.report.as_ref().map(std::fs::File::create).transpose().map_err(system("creating the report"))?;
+    let report = args.report.as_deref().map(open).transpose().map_err(system("creating the report"))?;
     // Before any thread starts.
     let caught = Caught::start(false).map_err(system("catching signals"))?;
     let local = plan.local.map(|kind| start(kind, plan.ttl)).transpose()?;
@@ -49,26 +50,81 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
         try_out(&locks, &plan).await?;
         let store = locks.capabilities();
         introduce(&plan, &store, console);
+        let shared = Shared::new(&plan);
         let started = Moment::now();
-        let (shared, _local) = attack(&plan, local, console, &signals).await?;
+        let attacked = attack(&plan, local, &shared, console, &signals).await;
         let ran = started.plus(plan.lasts).min(Moment::now()).since(started);
-        let left = tokio::select! {
-            left = leftovers(&locks, &plan) => left,
-            signal = waiting::ending(&signals) => return Err(Failure::Interrupted(signal)),
+        // Whatever went wrong meanwhile: what was found until then is told.
+        let (trouble, aftermath) = match attacked {
+            Ok(local) => (None, look(&locks, &plan, &shared, local.as_ref(), &signals).await),
+            Err(failure) => (Some(failure), Aftermath::broken_off("the run did not come to its end")),
         };
         locks.close().await;
         let mut collector = locked(&shared.collector);
-        let (figures, violations) = collector.finish(left.as_deref().unwrap_or_default());
-        let mut summary = Summary::new(&plan, &store, ran, &collector, (figures, &violations));
-        let unknown = left.err().map(|error| format!("what is left in the store is not known: {error}"));
-        summary.notes.extend(unknown);
-        if let Some(file) = &mut report {
-            let page = torture::page(&summary, &collector, &violations);
-            file.write_all(page.as_bytes()).map_err(system("writing the report"))?;
-        }
-        console.result(&summary, || summary.text())?;
-        Ok(if summary.is_clean() { 0 } else { exit::VIOLATION })
+        let (figures, violations) = collector.finish(aftermath.found);
+        let figures = (figures, violations.as_slice());
+        let summary = Summary::new(&plan, &store, ran, &collector, figures, aftermath.unknown);
+        let told = console.result(&summary, || summary.text());
+        let written = match report {
+            Some(file) => write(file, &torture::page(&summary, &collector, &violations)),
+            None => Ok(()),
+        };
+        conclude(summary.outcome, trouble, [written.map_err(system("writing the report")), told], console)
     })
+}
+
+/// Looks at what is left, until it is known or a signal comes.
+async fn look(
+    locks: &Locks,
+    plan: &Plan,
+    shared: &Shared,
+    local: Option<&Local>,
+    signals: &Incoming,
+) -> Aftermath {
+    let mut aftermath = Aftermath::default();
+    let interrupted = tokio::select! {
+        () = aftermath.look(locks, plan, shared, local) => false,
+        _ = waiting::ending(signals) => true,
+    };
+    if interrupted {
+        aftermath.break_off("interrupted");
+    }
+    aftermath
+}
+
+/// The exit code. A violation is one, whatever else went wrong: also if nobody reads on.
+fn conclude(
+    outcome: Verdict,
+    trouble: Option<Failure>,
+    telling: [Result<(), Failure>; 2],
+    console: Console,
+) -> Outcome {
+    let told = telling.into_iter().collect::<Result<Vec<()>, _>>();
+    let code = match (outcome, trouble) {
+        (Verdict::Violated, trouble) => {
+            trouble.iter().for_each(|failure| console.fail(failure));
+            exit::VIOLATION
+        }
+        (_, Some(failure)) => return Err(failure),
+        (Verdict::Inconclusive, None) => exit::INCONCLUSIVE,
+        (Verdict::Clean, None) => return told.map(|_| 0),
+    };
+    if let Err(failure) = told {
+        console.fail(&failure);
+    }
+    Ok(code)
+}
+
+/// Opens a file for the report, and leaves an older one in it as it is until there is a new one.
+fn open(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create(true).truncate(false).open(path)
+}
+
+fn write(mut file: File, page: &str) -> std::io::Result<()> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(page.as_bytes())
 }
 
 pub(super) fn worker(args: &TortureWorker, global: &Global) -> Outcome {
@@ -99,10 +155,10 @@ fn introduce(plan: &Plan, store: &Capabilities, console: Console) {
 async fn attack(
     plan: &Arc<Plan>,
     local: Option<Local>,
+    shared: &Arc<Shared>,
     console: Console,
     signals: &Incoming,
-) -> Result<(Arc<Shared>, Option<Local>), Failure> {
-    let shared = Shared::new(plan);
+) -> Result<Option<Local>, Failure> {
     let crew = Crew::start(plan.clone(), shared.clone()).map_err(system("starting the clients"))?;
     let nemesis = Nemesis::new(plan.clone(), shared.clone(), crew);
     let breaking_clients = thread::spawn(move || nemesis.run());
@@ -112,7 +168,7 @@ async fn attack(
     });
     tokio::select! {
         _ = waiting::ending(signals) => console.note("ending early"),
-        () = watch(plan, &shared, console) => {}
+        () = watch(plan, shared, console) => {}
     }
     shared.over.store(true, Ordering::SeqCst);
     let broke =
@@ -125,7 +181,7 @@ async fn attack(
             std::io::Error::other("it ended by itself; run with `--clients 1 --faults none` to see why");
         return Err(Failure::System { doing: "running a client", error });
     }
-    Ok((shared, local))
+    Ok(local)
 }
 
 /// Checks what was heard and tells how it goes, until the time is over or a client has crashed.
@@ -163,20 +219,6 @@ fn progress(plan: &Plan, collector: &Collector) -> String {
         figures.losses.values().sum::<u64>(),
         collector.violations()
     )
-}
-
-/// What the store still has of the run when the last lease must have ended.
-async fn leftovers(locks: &Locks, plan: &Plan) -> fencepost::Result<Vec<(String, String)>> {
-    let deadline = Moment::now().plus(plan.ttl + PATIENCE);
-    loop {
-        let found = locks.list(&plan.prefix).await;
-        let left = |holder: &Holder| (holder.name.to_string(), format!("a holder: {holder}"));
-        let left = found.map(|holders| holders.iter().map(left).collect::<Vec<_>>());
-        if left.as_ref().is_ok_and(Vec::is_empty) || Moment::now() > deadline {
-            return left;
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
 }
 
 /// Starts servers. The test kit panics where a test has to end, and says why; here that is an error like any other.

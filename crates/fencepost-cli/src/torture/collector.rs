@@ -47,6 +47,8 @@ pub(crate) struct Collector {
     /// Which of the faults were looked at for an exhibit.
     examined: Vec<bool>,
     recent: VecDeque<(String, Hold)>,
+    /// Locks lost, by the kind of fault that was at work.
+    pub(crate) losses: BTreeMap<String, u64>,
     pub(crate) exhibits: BTreeMap<String, Exhibit>,
 }
 
@@ -68,6 +70,7 @@ impl Collector {
             faults: Vec::new(),
             examined: Vec::new(),
             recent: VecDeque::new(),
+            losses: BTreeMap::new(),
             exhibits: BTreeMap::new(),
         }
     }
@@ -100,7 +103,9 @@ impl Collector {
             self.count(&event);
             self.checker.observe(event);
         }
-        self.recent.extend(self.checker.take_finished());
+        let finished = self.checker.take_finished();
+        finished.iter().for_each(|(_, hold)| self.blame(hold));
+        self.recent.extend(finished);
         let horizon = frontier.minus(self.ttl * 6);
         while self.recent.len() > MEMORY
             || self.recent.front().is_some_and(|(_, hold)| hold.gone.is_some_and(|gone| gone < horizon))
@@ -129,14 +134,46 @@ impl Collector {
 
     /// Notes that a fault begins; returns its number.
     pub(super) fn begin(&mut self, kind: &str, target: Target, excuse: Option<Excuse>) -> usize {
-        self.faults.push(Fault { kind: kind.to_owned(), target, from: Moment::now(), to: None, excuse });
+        let from = Moment::now();
+        self.faults.push(Fault { kind: kind.to_owned(), target, from, struck: None, to: None, excuse });
         self.examined.push(false);
         self.faults.len() - 1
+    }
+
+    /// Notes that it was seen to have its effect.
+    pub(super) fn struck(&mut self, fault: usize) {
+        self.faults[fault].struck = Some(Moment::now());
     }
 
     /// Notes that it is over.
     pub(super) fn end(&mut self, fault: usize) {
         self.faults[fault].to = Some(Moment::now());
+    }
+
+    /// Counts a lock that was lost to what was broken then: its client if it was, else a server.
+    fn blame(&mut self, hold: &Hold) {
+        if !hold.how.starts_with("lost") {
+            return;
+        }
+        let gone = hold.gone.unwrap_or(hold.seen);
+        let near = || self.faults.iter().filter(|fault| fault.touches(hold.grant.at, gone));
+        let own = near().find(|fault| fault.target == Target::Client(hold.grant.client));
+        let guilty = own.or_else(|| near().find(|fault| matches!(fault.target, Target::Server(_))));
+        let kind = guilty.map_or("nothing", |fault| fault.kind.as_str()).to_owned();
+        *self.losses.entry(kind).or_default() += 1;
+    }
+
+    /// Which part of the run lies within a time in which an overlap can be excused.
+    pub(crate) fn excused_share(&self, ran: Duration) -> f64 {
+        let end = self.start.plus(ran);
+        let mut covers: Vec<_> = self.faults.iter().filter_map(Fault::cover).collect();
+        covers.sort_unstable();
+        let (mut covered, mut upto) = (Duration::ZERO, self.start);
+        for (from, to) in covers {
+            covered += to.min(end).since(from.max(upto));
+            upto = upto.max(to.min(end));
+        }
+        covered.as_secs_f64() / ran.as_secs_f64().max(1e-3)
     }
 
     /// Keeps the most telling fault of each kind.
@@ -191,13 +228,13 @@ impl Collector {
         self.checker.violations().iter().filter(|violation| violation.excuse(&self.faults).is_none()).count()
     }
 
-    /// Ends the history, with what is left in the store.
-    pub(crate) fn finish(&mut self, left: &[(String, String)]) -> (Figures, Vec<Violation>) {
-        self.check_until(Moment(u64::MAX));
+    /// Ends the history, with what was found when all clients had ended.
+    pub(crate) fn finish(&mut self, found: Vec<What>) -> (Figures, Vec<Violation>) {
+        let at = self.heard.iter().max().copied().unwrap_or(self.start).max(Moment::now());
+        self.check_until(at);
         self.exhibit(Moment(u64::MAX));
-        let at = Moment::now();
-        for (lock, what) in left.iter().cloned() {
-            self.checker.observe(Event { at, client: 0, what: What::Left { lock, what } });
+        for what in found {
+            self.checker.observe(Event { at, client: 0, what });
         }
         std::mem::take(&mut self.checker).finish(&self.faults)
     }

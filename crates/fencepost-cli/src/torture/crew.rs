@@ -1,12 +1,12 @@
 //! All workers, and what they share in their parent.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencepost_testkit::history::{Event, Moment, What};
-use rustix::process::Signal;
 
 use super::dice::Dice;
 use super::registers::Registers;
@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) collector: Mutex<Collector>,
     /// A worker ended and nobody had told it to.
     pub(super) worker_crashed: AtomicBool,
+    /// The pids of those that ended in good order, each with its number.
+    pub(super) ended_well: Mutex<HashMap<u32, u32>>,
     /// The run is over.
     pub(crate) over: AtomicBool,
 }
@@ -32,6 +34,7 @@ impl Shared {
             registers: Mutex::new(Registers::new(plan.locks)),
             collector: Mutex::new(Collector::new(plan)),
             worker_crashed: AtomicBool::new(false),
+            ended_well: Mutex::default(),
             over: AtomicBool::new(false),
         })
     }
@@ -78,25 +81,28 @@ impl Crew {
         Seat::start(client, self.dice.roll(), &self.plan, &self.shared)
     }
 
-    /// Kills a worker and puts another one in its place.
-    pub(super) fn replace(&mut self, client: usize) -> io::Result<()> {
-        self.bury(client);
-        self.seats[client] = self.hire(u32::try_from(client).unwrap_or(u32::MAX))?;
-        Ok(())
+    /// Kills a worker and puts another one in its place. Returns whether it was alive until then.
+    pub(super) fn replace(&mut self, client: usize) -> io::Result<bool> {
+        let killed = self.bury(client);
+        self.seats[client] = self.hire(number(client))?;
+        Ok(killed)
     }
 
-    fn bury(&mut self, client: usize) {
-        self.seats[client].kill();
-        let event =
-            Event { at: Moment::now(), client: u32::try_from(client).unwrap_or(u32::MAX), what: What::Died };
-        self.shared.note(event);
+    fn bury(&mut self, client: usize) -> bool {
+        let (seat, shared) = (&mut self.seats[client], &self.shared);
+        let killed = seat.kill();
+        if !killed {
+            locked(&shared.ended_well).insert(seat.pid(), number(client));
+        }
+        shared.note(Event { at: Moment::now(), client: number(client), what: What::Died });
+        killed
     }
 
-    /// Lets all of them end in good order; those that do not are killed.
+    /// Lets all of them end in good order; those that do not are killed, and told of.
     pub(crate) fn dismiss(mut self) {
         for seat in &self.seats {
             seat.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
-            seat.signal(Signal::CONT);
+            seat.go_on();
             seat.dismiss();
         }
         let deadline = Moment::now().plus(FAREWELL + self.plan.ttl);
@@ -104,7 +110,15 @@ impl Crew {
             while !self.seats[client].has_ended() && Moment::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
+            let hung = !self.seats[client].has_ended();
             self.bury(client);
+            if hung {
+                self.shared.note(Event { at: Moment::now(), client: number(client), what: What::Hung });
+            }
         }
     }
+}
+
+fn number(client: usize) -> u32 {
+    u32::try_from(client).unwrap_or(u32::MAX)
 }

@@ -1,8 +1,12 @@
 //! Where a store's servers are, and its URL by way of proxies in front of them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 use fencepost_testkit::Proxy;
+
+/// How long a server may take to accept a connection.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A URL taken apart at its hosts.
 #[derive(Clone, Debug)]
@@ -81,8 +85,15 @@ fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
     };
     let name = name.trim_start_matches('[').trim_end_matches(']');
     let name = if name.is_empty() { "localhost" } else { name };
-    let found = (name, port).to_socket_addrs().ok().and_then(|mut found| found.next());
-    found.ok_or_else(|| "a host has no address".to_owned())
+    let found: Vec<_> = (name, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    choose(&found).ok_or_else(|| "a host has no address".to_owned())
+}
+
+/// Of several addresses, clients take the one where somebody listens, and so must a proxy.
+fn choose(found: &[SocketAddr]) -> Option<SocketAddr> {
+    let answers = |addr: &&SocketAddr| TcpStream::connect_timeout(addr, PATIENCE).is_ok();
+    let chosen = if found.len() > 1 { found.iter().find(answers) } else { None };
+    chosen.or(found.first()).copied()
 }
 
 #[cfg(test)]
@@ -110,6 +121,15 @@ mod tests {
         assert_eq!(text, "redlock://:a@proxy0,proxy1,u:b@proxy2?deployment=x");
         let (_, text) = through("postgres://postgres@127.0.0.1:1,127.0.0.1:2/db");
         assert_eq!(text, "postgres://postgres@proxy0,proxy1/db");
+    }
+
+    #[test]
+    fn of_several_addresses_the_one_where_somebody_listens_is_taken() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let somebody = server.local_addr().unwrap();
+        let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert_eq!(choose(&[nobody, somebody]), Some(somebody));
+        assert_eq!(choose(&[nobody, nobody]), Some(nobody), "it may come up later");
     }
 
     #[test]

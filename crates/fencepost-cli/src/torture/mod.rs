@@ -1,9 +1,10 @@
 //! Attacking a store: many clients, each a process that can be stopped and killed, links that can be cut, registers beside
 //! the locks, and a checker that hears of everything.
 //!
-//! The parent never touches the locks itself. It keeps the registers, deals the faults and judges; workers are this same
+//! The parent touches no lock while clients do. It keeps the registers, deals the faults and judges; workers are this same
 //! binary, and end when their pipe does.
 
+mod aftermath;
 mod collector;
 mod crew;
 mod dice;
@@ -18,6 +19,7 @@ mod summary;
 mod wire;
 mod worker;
 
+pub(crate) use aftermath::Aftermath;
 pub(crate) use collector::Collector;
 pub(crate) use crew::{Crew, Shared, locked};
 pub(crate) use links::Route;
@@ -25,5 +27,5 @@ pub(crate) use nemesis::Nemesis;
 pub(crate) use plan::{Fault, Plan};
 pub(crate) use report::page;
 pub(crate) use servers::ServerNemesis;
-pub(crate) use summary::{Summary, grouped};
+pub(crate) use summary::{Summary, Verdict, grouped};
 pub(crate) use worker::run as worker;

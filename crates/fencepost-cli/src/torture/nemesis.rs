@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_testkit::history::{Moment, Target};
-use rustix::process::Signal;
 
 use super::crew::{Shared, locked};
 use super::dice::Dice;
+use super::seat::Seat;
 use super::{Crew, Fault, Plan};
 
 /// How long to wait for a client to hold a lock before another one is tried, and how many are.
@@ -24,6 +24,8 @@ pub(crate) struct Nemesis {
     dice: Dice,
     /// What is broken, and when it is mended.
     broken: Vec<Broken>,
+    /// How many links were broken so far: their manners take turns.
+    cuts: usize,
 }
 
 struct Broken {
@@ -31,12 +33,14 @@ struct Broken {
     client: usize,
     fault: usize,
     how: Fault,
+    /// What its links had suffered before.
+    harm: u64,
 }
 
 impl Nemesis {
     pub(crate) fn new(plan: Arc<Plan>, shared: Arc<Shared>, crew: Crew) -> Self {
         let dice = Dice::new(plan.seed ^ 1);
-        Self { plan, shared, crew, dice, broken: Vec::new() }
+        Self { plan, shared, crew, dice, broken: Vec::new(), cuts: 0 }
     }
 
     /// Breaks and mends until the run is over; returns the workers, all in one piece.
@@ -44,10 +48,15 @@ impl Nemesis {
         let kinds: Vec<_> =
             self.plan.faults.iter().copied().filter(|fault| !matches!(fault, Fault::Server(_))).collect();
         let mut next = Moment::now().plus(self.plan.ttl / 4);
+        let mut round = Vec::new();
         while !self.shared.is_over() {
             self.mend(Moment::now());
             if Moment::now() >= next && !kinds.is_empty() {
-                let kind = kinds[self.dice.below(kinds.len())];
+                // Each kind once, then again: none is missing in a short run.
+                if round.is_empty() {
+                    round.clone_from(&kinds);
+                }
+                let kind = round.swap_remove(self.dice.below(round.len()));
                 self.strike(kind)?;
                 next = Moment::now().plus(self.dice.between(self.plan.ttl / 10, self.plan.ttl));
             }
@@ -83,37 +92,50 @@ impl Nemesis {
             // PostgreSQL gives a stopped holder two seconds on top of its lease.
             _ => self.dice.between(ttl * 11 / 10, ttl * 3),
         };
-        let (client, fault) = self.stop(whole, "pause");
-        self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Pause });
+        let (client, fault, stopped) = self.stop(whole, "pause");
+        if stopped {
+            locked(&self.shared.collector).struck(fault);
+        }
+        let until = Moment::now().plus(lasts);
+        self.broken.push(Broken { until, client, fault, how: Fault::Pause, harm: 0 });
     }
 
     /// Kills one of these clients, most times while it holds a lock, and starts another one.
     fn kill(&mut self, whole: &[usize]) -> io::Result<()> {
-        let (client, fault) = self.stop(whole, "kill");
-        self.crew.replace(client)?;
-        locked(&self.shared.collector).end(fault);
+        let (client, fault, _) = self.stop(whole, "kill");
+        let killed = self.crew.replace(client)?;
+        let mut collector = locked(&self.shared.collector);
+        if killed {
+            collector.struck(fault);
+        }
+        collector.end(fault);
         Ok(())
     }
 
-    /// Stops one of these clients.
-    fn stop(&mut self, whole: &[usize], kind: &str) -> (usize, usize) {
-        let mut client = whole[self.dice.below(whole.len())];
-        if self.dice.in_hundred(80) {
+    /// Stops one of these clients. Returns which, the fault, and whether it stands still.
+    fn stop(&mut self, whole: &[usize], kind: &str) -> (usize, usize, bool) {
+        let (client, _) = self.choose(whole, 80, Seat::ambush);
+        let fault = self.note(kind, client);
+        (client, fault, self.crew.seats[client].stop())
+    }
+
+    /// One of these clients; in so many of a hundred cases one that holds a lock, and whether it was caught at it.
+    fn choose(&mut self, whole: &[usize], cases: usize, ambush: impl Fn(&Seat)) -> (usize, bool) {
+        if self.dice.in_hundred(cases) {
             for _ in 0..TRIES {
-                client = whole[self.dice.below(whole.len())];
-                if self.catch(client) {
-                    break;
+                let client = whole[self.dice.below(whole.len())];
+                if self.catch(client, &ambush) {
+                    return (client, true);
                 }
             }
         }
-        self.crew.seats[client].signal(Signal::STOP);
-        (client, self.note(kind, client))
+        (whole[self.dice.below(whole.len())], false)
     }
 
-    /// Waits for a client to hold a lock, and has it stopped then.
-    fn catch(&self, client: usize) -> bool {
+    /// Waits for a client to hold a lock, and has it ambushed then.
+    fn catch(&self, client: usize, ambush: impl Fn(&Seat)) -> bool {
         let seat = &self.crew.seats[client];
-        seat.ambush();
+        ambush(seat);
         let deadline = Moment::now().plus(PATIENCE);
         while !seat.was_caught() && Moment::now() < deadline {
             std::thread::sleep(Duration::from_micros(200));
@@ -121,17 +143,18 @@ impl Nemesis {
         seat.call_off()
     }
 
-    /// Breaks some or all links of one of these clients.
+    /// Breaks some or all links of one of these clients, most times while it holds a lock, which it then keeps for longer than
+    /// a lease: so it has to be renewed.
     fn cut(&mut self, whole: &[usize]) {
-        let client = whole[self.dice.below(whole.len())];
-        let proxies = &self.crew.seats[client].proxies;
-        if proxies.is_empty() {
-            return;
-        }
         let ttl = self.plan.ttl;
+        let detained = self.dice.between(ttl, ttl * 3);
+        let (client, caught) = self.choose(whole, 70, |seat| seat.detain(detained));
+        let harm = self.crew.seats[client].harm();
         let all = self.dice.in_hundred(50);
-        let manner = self.dice.below(5);
+        let manner = self.cuts % 5;
+        self.cuts += 1;
         let slow = self.dice.between(Duration::from_millis(1), ttl / 4);
+        let proxies = &self.crew.seats[client].proxies;
         let only = self.dice.below(proxies.len());
         for (number, proxy) in proxies.iter().enumerate() {
             if !all && number != only {
@@ -145,10 +168,15 @@ impl Nemesis {
                 _ => proxy.delay(slow),
             }
         }
-        let lasts = if manner == 0 { Duration::ZERO } else { self.dice.between(ttl / 20, ttl * 3 / 2) };
+        let lasts = match (manner, caught) {
+            (0, _) => Duration::ZERO,
+            // Until after a renewal was due, a third of a ttl later.
+            (_, true) => self.dice.between(ttl * 2 / 3, ttl * 2),
+            (_, false) => self.dice.between(ttl / 20, ttl * 3 / 2),
+        };
         let kind = ["reset links", "cut links", "stuck links", "lost answers", "slow links"][manner];
         let fault = self.note(kind, client);
-        self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Cut });
+        self.broken.push(Broken { until: Moment::now().plus(lasts), client, fault, how: Fault::Cut, harm });
     }
 
     fn note(&self, kind: &str, client: usize) -> usize {
@@ -161,14 +189,18 @@ impl Nemesis {
         let broken = std::mem::take(&mut self.broken);
         let (due, later): (Vec<_>, _) = broken.into_iter().partition(|broken| broken.until <= now);
         self.broken = later;
-        for Broken { client, fault, how, .. } in due {
-            let seat = &mut self.crew.seats[client];
+        for Broken { client, fault, how, harm, .. } in due {
+            let seat = &self.crew.seats[client];
+            let mut collector = locked(&self.shared.collector);
             if how == Fault::Cut {
+                if seat.harm() > harm {
+                    collector.struck(fault);
+                }
                 seat.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
             } else {
-                seat.signal(Signal::CONT);
+                seat.go_on();
             }
-            locked(&self.shared.collector).end(fault);
+            collector.end(fault);
         }
     }
 }

@@ -39,6 +39,11 @@ impl Fault {
         Self::Server(Blow::Empty),
     ];
 
+    /// What a fault was dealt as, by the kind that was noted. Cuts come in several manners.
+    pub(crate) fn named(kind: &str) -> Self {
+        Self::ALL.into_iter().find(|fault| fault.name() == kind).unwrap_or(Self::Cut)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pause => "pause",

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use fencepost_testkit::history::{Fault, STYLE, Target, Violation, escape, ticks};
 
-use super::{Collector, Summary};
+use super::{Collector, Summary, Verdict};
 
 /// How many violations of each sort are drawn.
 const DRAWN: usize = 10;
@@ -14,11 +14,11 @@ const CHART: f64 = 150.0;
 const ROW: f64 = 20.0;
 
 const PAGE: &str = "\
-:root{color-scheme:light dark;--bg:#fff;--fg:#1c1f24;--soft:#667;--card:#f6f7f9;--line:#e3e5e9;--good:#1a7f37;--bad:#c62828}\
-@media(prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e4e6ea;--soft:#9aa3af;--card:#1f2329;--line:#333941;--good:#4cc46a;--bad:#ff6b60}}\
+:root{color-scheme:light dark;--bg:#fff;--fg:#1c1f24;--soft:#667;--card:#f6f7f9;--line:#e3e5e9;--good:#1a7f37;--bad:#c62828;--doubt:#9a6700}\
+@media(prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e4e6ea;--soft:#9aa3af;--card:#1f2329;--line:#333941;--good:#4cc46a;--bad:#ff6b60;--doubt:#e3b341}}\
 body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:1040px;margin:2.5em auto;padding:0 1em}\
 h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2.4em 0 .4em}p{max-width:75ch}.soft{color:var(--soft)}\
-.verdict{font-size:1.25em;font-weight:600;margin:.3em 0 1em}.good{color:var(--good)}.bad{color:var(--bad)}\
+.verdict{font-size:1.25em;font-weight:600;margin:.3em 0 1em}.good{color:var(--good)}.bad{color:var(--bad)}.doubt{color:var(--doubt)}\
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px}\
 .tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}.tile b{display:block;font-size:1.35em}\
 figure{margin:1em 0;border:1px solid var(--line);border-radius:8px;padding:10px;overflow-x:auto}figcaption{color:var(--soft);margin-bottom:6px}\
@@ -32,7 +32,11 @@ const CHART_STYLE: &str = "\
 
 /// The page.
 pub(crate) fn page(summary: &Summary, collector: &Collector, violations: &[Violation]) -> String {
-    let class = if summary.is_clean() { "good" } else { "bad" };
+    let class = match summary.outcome {
+        Verdict::Clean => "good",
+        Verdict::Violated => "bad",
+        Verdict::Inconclusive => "doubt",
+    };
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>fencepost torture: {store}</title><style>{PAGE}{STYLE}{CHART_STYLE}</style>\n<h1>fencepost torture</h1>\
@@ -44,7 +48,8 @@ pub(crate) fn page(summary: &Summary, collector: &Collector, violations: &[Viola
     for note in summary.notes.iter().chain([&summary.unguarded]) {
         let _ = writeln!(page, "<p>{}</p>", escape(note));
     }
-    let guilty: Vec<_> = violations.iter().filter(|violation| violation.excused.is_none()).collect();
+    let mut guilty: Vec<_> = violations.iter().filter(|violation| violation.excused.is_none()).collect();
+    guilty.sort_by_key(|violation| violation.rule);
     let excused: Vec<_> = violations.iter().filter(|violation| violation.excused.is_some()).collect();
     zooms(&mut page, "Violations", &guilty, collector);
     let _ = writeln!(
@@ -68,7 +73,7 @@ pub(crate) fn page(summary: &Summary, collector: &Collector, violations: &[Viola
             );
         }
     }
-    zooms(&mut page, "Legitimate breaks of exclusion", &excused, collector);
+    zooms(&mut page, "Legitimate: explained by the faults dealt", &excused, collector);
     page.push_str("<h2>Figures</h2><table>\n");
     for (name, value) in summary.rows() {
         let _ = writeln!(page, "<tr><th>{name}</th><td>{}</td></tr>", escape(&value));
@@ -80,10 +85,12 @@ pub(crate) fn page(summary: &Summary, collector: &Collector, violations: &[Viola
 
 const WHAT: &str = "<h2>What was checked</h2><p>Each client is a process that takes locks, and for each says when it asked, when it \
 was granted which token, and until when its guard said that it is valid, by a clock that all processes share. No two such times of one \
-lock may overlap. No token may come twice, and each must be larger than all that were granted before it was asked for. Beside each \
+lock may overlap. No guard may say that it is held after its own end, and none may be lost before it unless something was broken. No token may \
+come twice; each must be larger than all that were granted before it was asked for, and than those of whoever held the lock before. Beside each \
 lock stand two registers that holders read and write without asking their guard: one that refuses a smaller token than it has \
-seen, which must lose no update, and one that trusts everybody, which loses some whenever a holder is paused past its lease. At the \
-end nothing of the run may be left in the store.</p></html>\n";
+seen, which must lose no update and refuse no valid holder, and one that trusts everybody, which loses some whenever a holder is paused past its \
+lease. Answers must come in time, clients must end when told to, and at the end nothing of the run may be left in the store and every \
+lock must be there to be had. A fault counts if it was seen to have an effect.</p></html>\n";
 
 fn tiles(page: &mut String, summary: &Summary) {
     use super::summary::grouped;
@@ -93,7 +100,7 @@ fn tiles(page: &mut String, summary: &Summary) {
     let tiles = [
         (total(figures.acquisitions), "locks granted"),
         (total(figures.handovers), "hand-overs"),
-        (total(faults), "faults dealt"),
+        (total(faults), "faults that bit"),
         (total(figures.losses.values().sum()), "locks lost by holders"),
         (total(figures.guarded_refusals), "stale requests refused"),
         (total(figures.unguarded_lost_updates), "updates lost unguarded"),

@@ -1,19 +1,25 @@
 //! One worker as its parent sees it: a process, its pipes, its links, and the thread that listens to it.
 
 use std::io::{self, BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use fencepost_testkit::Proxy;
 use fencepost_testkit::history::{Event, Moment, Register, What};
+use fencepost_testkit::{Proxy, process_state};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::crew::{Shared, locked};
 use super::wire::{Answer, Said, send};
 use super::{Collector, Plan};
+
+/// An ambush that stops its victim; any other number but zero makes it work on.
+const STOP: u64 = u64::MAX;
+/// How long a signal may take to have its effect.
+const EFFECT: Duration = Duration::from_secs(1);
 
 /// A running worker.
 pub(super) struct Seat {
@@ -28,8 +34,9 @@ pub(super) struct Seat {
 struct Link {
     pid: Pid,
     input: Mutex<ChildStdin>,
-    /// The worker shall be stopped as soon as it holds a lock and is about to use it.
-    ambush: AtomicBool,
+    /// What shall happen to the worker as soon as it holds a lock and is about to use it: nothing, a stop, or work for so many
+    /// milliseconds.
+    ambush: AtomicU64,
     /// Its end is ours.
     dismissed: AtomicBool,
 }
@@ -54,30 +61,58 @@ impl Seat {
             i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         let input = Mutex::new(process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?);
         let link =
-            Arc::new(Link { pid, input, ambush: AtomicBool::new(false), dismissed: AtomicBool::new(false) });
+            Arc::new(Link { pid, input, ambush: AtomicU64::new(0), dismissed: AtomicBool::new(false) });
         let output = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let (listening, shared) = (link.clone(), shared.clone());
         let listener = std::thread::spawn(move || listening.listen(client, output, &shared));
         Ok(Self { process, listener: Some(listener), link, proxies })
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
-        let _ = kill_process(self.link.pid, signal);
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Stops it. Returns whether it was seen to stand still.
+    pub(super) fn stop(&self) -> bool {
+        let _ = kill_process(self.link.pid, Signal::STOP);
+        let deadline = Moment::now().plus(EFFECT);
+        while process_state(self.pid()) != Some('T') {
+            if Moment::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    }
+
+    pub(super) fn go_on(&self) {
+        let _ = kill_process(self.link.pid, Signal::CONT);
     }
 
     /// Has the worker stopped the next time that it is about to use a lock that it holds.
     pub(super) fn ambush(&self) {
-        self.link.ambush.store(true, Ordering::SeqCst);
+        self.link.ambush.store(STOP, Ordering::SeqCst);
     }
 
-    /// Whether it was, or is about to be, stopped that way.
+    /// Has the worker work on for so long the next time that it is about to use a lock that it holds.
+    pub(super) fn detain(&self, lasts: Duration) {
+        let millis = u64::try_from(lasts.as_millis()).unwrap_or(STOP - 1).max(1);
+        self.link.ambush.store(millis, Ordering::SeqCst);
+    }
+
+    /// Whether it was, or is about to be, caught that way.
     pub(super) fn was_caught(&self) -> bool {
-        !self.link.ambush.load(Ordering::SeqCst)
+        self.link.ambush.load(Ordering::SeqCst) == 0
     }
 
     /// Calls the ambush off; `false` if it had not happened.
     pub(super) fn call_off(&self) -> bool {
-        !self.link.ambush.swap(false, Ordering::SeqCst)
+        self.link.ambush.swap(0, Ordering::SeqCst) == 0
+    }
+
+    /// How often anything on its links was held up or cut so far.
+    pub(super) fn harm(&self) -> u64 {
+        self.proxies.iter().map(Proxy::harm).sum()
     }
 
     /// Tells it to end in good order.
@@ -90,14 +125,15 @@ impl Seat {
         matches!(self.process.try_wait(), Ok(Some(_)))
     }
 
-    /// Kills it, and returns when all that it said has been heard.
-    pub(super) fn kill(&mut self) {
+    /// Kills it, and returns when all that it said has been heard: whether it was that which ended it.
+    pub(super) fn kill(&mut self) -> bool {
         self.link.dismissed.store(true, Ordering::SeqCst);
         let _ = self.process.kill();
-        let _ = self.process.wait();
+        let ended = self.process.wait();
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
+        ended.is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()))
     }
 }
 
@@ -127,9 +163,11 @@ impl Link {
     }
 
     fn read(&self, client: u32, lock: usize, token: u64, shared: &Shared) {
-        if self.ambush.swap(false, Ordering::SeqCst) {
+        let ambush = self.ambush.swap(0, Ordering::SeqCst);
+        if ambush == STOP {
             let _ = kill_process(self.pid, Signal::STOP);
         }
+        let linger = if ambush == STOP { 0 } else { ambush };
         let (guarded, unguarded) = {
             let mut registers = locked(&shared.registers);
             let (guarded, unguarded) = registers.read(lock, token);
@@ -145,7 +183,7 @@ impl Link {
             );
             (guarded, unguarded)
         };
-        self.answer(Answer::Read { guarded, unguarded });
+        self.answer(Answer::Read { guarded, unguarded, linger });
     }
 
     fn write(

@@ -34,8 +34,12 @@ impl ServerNemesis {
             return self.local;
         }
         let ttl = self.plan.ttl;
+        let mut round = Vec::new();
         while self.rest(ttl, ttl * 3) {
-            let blow = blows[self.dice.below(blows.len())];
+            if round.is_empty() {
+                round.clone_from(&blows);
+            }
+            let blow = round.swap_remove(self.dice.below(round.len()));
             self.strike(blow);
         }
         self.local
@@ -43,19 +47,28 @@ impl ServerNemesis {
 
     fn strike(&mut self, blow: Blow) {
         let (ttl, count) = (self.plan.ttl, self.local.servers());
+        let leader = self.local.leader();
         // The leader is where it hurts.
-        let leader = if self.dice.in_hundred(50) { self.local.leader() } else { None };
-        let server = leader.unwrap_or_else(|| self.dice.below(count));
+        let aimed = leader.filter(|_| self.dice.in_hundred(50));
+        let server = aimed.unwrap_or_else(|| self.dice.below(count));
+        let led = leader == Some(server);
         let name = if count == 1 { "the server".to_owned() } else { format!("server {}", server + 1) };
-        let name = if leader.is_some() { format!("{name} (the leader)") } else { name };
-        let excuse = self.kind.excuse(blow, ttl);
+        let name = if led { format!("{name} (the leader)") } else { name };
         let kind = Fault::Server(blow).name();
+        let excuse = self.kind.excuse(blow, ttl, led);
         let fault = locked(&self.shared.collector).begin(kind, Target::Server(name), excuse);
         self.local.strike(blow, server);
+        if self.local.feels(blow, server) {
+            locked(&self.shared.collector).struck(fault);
+        }
         let most = if count == 1 { ttl } else { ttl * 2 };
         self.rest(ttl / 20, most);
         self.local.mend(blow, server);
         locked(&self.shared.collector).end(fault);
+        if led && self.local.leader() == Some(server) {
+            // A leader that nobody has replaced explains less.
+            locked(&self.shared.collector).faults[fault].excuse = self.kind.excuse(blow, ttl, false);
+        }
     }
 
     /// Waits for a while; `false` if the run is over.

@@ -9,8 +9,20 @@ use serde::Serialize;
 
 use super::{Collector, Fault, Plan};
 
-/// How many violations are told in full.
-const TOLD: usize = 5;
+/// From how many leases on a run is long enough for every fault to have shown its effect.
+const LONG: u32 = 20;
+
+/// What follows from a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    /// All was as promised.
+    Clean,
+    /// Something must not have been.
+    Violated,
+    /// Too little happened, or is known, to say anything.
+    Inconclusive,
+}
 
 /// The outcome of a run.
 #[derive(Debug, Serialize)]
@@ -21,15 +33,26 @@ pub(crate) struct Summary {
     pub(crate) clients: u32,
     pub(crate) locks: usize,
     pub(crate) ttl_ms: u128,
-    /// Faults dealt, by kind.
+    /// Faults that were seen to have an effect, by kind.
     pub(crate) faults: BTreeMap<String, usize>,
+    /// Those that were not.
+    pub(crate) faults_without_effect: BTreeMap<String, usize>,
+    /// Locks lost, by the kind of fault that was at work.
+    pub(crate) losses_by_fault: BTreeMap<String, u64>,
     #[serde(flatten)]
     pub(crate) figures: Figures,
     /// Violations that nothing excuses, by rule.
     pub(crate) violations: BTreeMap<&'static str, usize>,
-    /// Breaks of exclusion that the store's promises allow after a fault that was dealt.
+    /// What the store's promises allow after the faults that were dealt.
     pub(crate) legitimate: usize,
-    /// The first violations in words.
+    /// The same by rule.
+    pub(crate) legitimate_by_rule: BTreeMap<&'static str, usize>,
+    /// In which part of the run such a break can have been legitimate.
+    pub(crate) excused_share: f64,
+    pub(crate) outcome: Verdict,
+    /// Why nothing follows from it that no violation was found.
+    pub(crate) doubts: Vec<String>,
+    /// The first violation of each rule in words.
     pub(crate) stories: Vec<String>,
     /// Whether the faults were hard enough to prove something.
     pub(crate) unguarded: String,
@@ -43,44 +66,65 @@ impl Summary {
         ran: Duration,
         collector: &Collector,
         (figures, found): (Figures, &[Violation]),
+        unknown: Option<String>,
     ) -> Self {
-        let mut faults = BTreeMap::new();
+        let (mut faults, mut without_effect) = (BTreeMap::new(), BTreeMap::new());
         for fault in &collector.faults {
-            *faults.entry(fault.kind.clone()).or_default() += 1;
+            let counts = if fault.struck.is_some() { &mut faults } else { &mut without_effect };
+            *counts.entry(fault.kind.clone()).or_default() += 1;
         }
         let mut violations: BTreeMap<_, _> = Rule::ALL.into_iter().map(|rule| (rule.name(), 0)).collect();
         let guilty: Vec<_> = found.iter().filter(|violation| violation.excused.is_none()).collect();
         for violation in &guilty {
             *violations.entry(violation.rule.name()).or_default() += 1;
         }
-        Self {
+        let mut legitimate_by_rule = BTreeMap::new();
+        for violation in found.iter().filter(|violation| violation.excused.is_some()) {
+            *legitimate_by_rule.entry(violation.rule.name()).or_default() += 1;
+        }
+        let mut summary = Self {
             store: store.store.clone(),
             seconds: ran.as_secs_f64(),
             clients: plan.clients,
             locks: plan.locks,
             ttl_ms: plan.ttl.as_millis(),
             faults,
+            faults_without_effect: without_effect,
+            losses_by_fault: collector.losses.clone(),
+            excused_share: collector.excused_share(ran),
+            outcome: Verdict::Clean,
+            doubts: Vec::new(),
             unguarded: unguarded(&figures, plan.deals(Fault::Pause), store.leases),
             figures,
             violations,
             legitimate: found.len() - guilty.len(),
-            stories: guilty.iter().take(TOLD).map(ToString::to_string).collect(),
+            legitimate_by_rule,
+            stories: first_of_each_rule(&guilty),
             notes: plan.notes.clone(),
-        }
-    }
-
-    /// Whether nothing was found.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.violations.values().all(|count| *count == 0)
+        };
+        summary.doubts = doubts(plan, store, ran, &summary).chain(unknown).collect();
+        summary.outcome = match (guilty.is_empty(), summary.doubts.is_empty()) {
+            (false, _) => Verdict::Violated,
+            (true, false) => Verdict::Inconclusive,
+            (true, true) => Verdict::Clean,
+        };
+        summary
     }
 
     /// The outcome in a sentence.
     pub(crate) fn verdict(&self) -> String {
         let total: usize = self.violations.values().sum();
-        match total {
-            0 => format!("No violation in {} acquisitions.", grouped(self.figures.acquisitions)),
-            1 => format!("1 violation in {} acquisitions.", grouped(self.figures.acquisitions)),
-            _ => format!("{total} violations in {} acquisitions.", grouped(self.figures.acquisitions)),
+        let acquisitions = grouped(self.figures.acquisitions);
+        match (self.outcome, total) {
+            (Verdict::Inconclusive, _) => {
+                format!(
+                    "Inconclusive: {}. ({acquisitions} acquisitions without a violation.)",
+                    self.doubts.join("; ")
+                )
+            }
+            (_, 0) => format!("No violation in {acquisitions} acquisitions."),
+            (_, 1) => format!("1 violation in {acquisitions} acquisitions."),
+            _ => format!("{total} violations in {acquisitions} acquisitions."),
         }
     }
 
@@ -114,7 +158,10 @@ impl Summary {
             ),
             ("not granted", counts(&figures.gave_up)),
             ("faults", counts(&self.faults)),
+            ("no effect", counts(&self.faults_without_effect)),
             ("locks lost", counts(&figures.losses)),
+            ("lost under", counts(&self.losses_by_fault)),
+            ("gone", counts(&figures.gone)),
             (
                 "waited",
                 format!(
@@ -156,7 +203,14 @@ impl Summary {
         if self.legitimate > 0 {
             rows.push((
                 "legitimate",
-                format!("exclusion {}: allowed by SAFETY.md after the faults dealt", self.legitimate),
+                format!("{}: explained by the faults dealt", counts(&self.legitimate_by_rule)),
+            ));
+        }
+        if self.excused_share > 0.0 {
+            let share = self.excused_share * 100.0;
+            rows.push((
+                "excusable",
+                format!("{share:.0} % of the run: there, an overlap can have had an excuse"),
             ));
         }
         rows
@@ -178,6 +232,41 @@ impl Summary {
         out.push_str(&format!("\n{}\n", self.verdict()));
         out
     }
+}
+
+fn first_of_each_rule(guilty: &[&Violation]) -> Vec<String> {
+    let first = |rule: Rule| guilty.iter().find(|violation| violation.rule == rule);
+    Rule::ALL.into_iter().filter_map(first).map(ToString::to_string).collect()
+}
+
+/// Why nothing may follow from a run.
+fn doubts<'a>(
+    plan: &'a Plan,
+    store: &Capabilities,
+    ran: Duration,
+    summary: &'a Summary,
+) -> impl Iterator<Item = String> + use<'a> {
+    let figures = &summary.figures;
+    let silent = (0..plan.clients).filter(|client| !figures.clients.contains_key(client)).count();
+    let several = plan.clients > 1;
+    let long = ran > plan.ttl * LONG;
+    let pauses = long && several && plan.deals(Fault::Pause) && store.leases;
+    let pauses = pauses && figures.unguarded_lost_updates == 0;
+    let of = |counts: &BTreeMap<String, usize>, fault: Fault| {
+        counts.keys().any(|kind| Fault::named(kind) == fault)
+    };
+    let harmless = plan.faults.iter().copied().filter(move |fault| {
+        !of(&summary.faults, *fault) && (long || of(&summary.faults_without_effect, *fault))
+    });
+    [
+        (figures.acquisitions == 0).then(|| "no lock was ever granted".to_owned()),
+        (several && figures.handovers == 0).then(|| "no lock went from one client to another".to_owned()),
+        (silent > 0).then(|| format!("{silent} of {} clients were never granted a lock", plan.clients)),
+        pauses.then(|| "no holder was paused past its lease, or nobody noticed".to_owned()),
+    ]
+    .into_iter()
+    .flatten()
+    .chain(harmless.map(|fault| format!("no `{fault}` was seen to have an effect")))
 }
 
 /// What the registers that nobody guards say about the faults.

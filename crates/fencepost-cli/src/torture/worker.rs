@@ -109,8 +109,12 @@ impl Worker<'_> {
     /// Connects, for as long as that takes: the store may be the thing that is broken.
     async fn connect(&mut self, url: &str) -> Option<Locks> {
         while !self.end.has_come() {
-            if let Ok(locks) = self.ticking(Locks::connect(url)).await {
-                return Some(locks);
+            match self.ticking(Locks::connect(url)).await {
+                Ok(locks) => return Some(locks),
+                Err(error) => {
+                    let error = Some(error.to_string());
+                    self.say(What::GaveUp { why: "no connection".to_owned(), error });
+                }
             }
             self.ticking(sleep(REST)).await;
         }
@@ -121,8 +125,12 @@ impl Worker<'_> {
     async fn turn(&mut self, locks: &Locks) {
         let number = self.choose();
         let name = format!("{}{number}", self.args.prefix);
-        self.say(What::Invoke { lock: name.clone() });
-        let guard = match self.acquire(locks, &name, self.is_patient(number)).await {
+        let wait = if self.is_patient(number) { self.args.ttl * 4 } else { self.args.ttl / 50 };
+        // One that does not wait at all takes as long as the store's own timeout.
+        let trying = self.dice.in_hundred(10);
+        let by = (!trying).then(|| Moment::now().plus(wait));
+        self.say(What::Invoke { lock: name.clone(), by });
+        let guard = match self.acquire(locks, &name, wait, trying).await {
             Ok(guard) => guard,
             Err(Refusal { why, error }) => {
                 self.say(What::GaveUp { why: why.to_owned(), error });
@@ -136,11 +144,13 @@ impl Worker<'_> {
         };
         let token = guard.token().get();
         self.seen = Moment::now();
-        self.say_at(self.seen, What::Acquired { token, until: until(&guard) });
-        let Some(Answer::Read { guarded, unguarded }) = self.ask(&Said::Read { lock: number, token }) else {
-            return;
-        };
-        self.work(&guard).await;
+        // Asked after the time was taken: a guard that is lost already was valid until some time before that.
+        let valid = !guard.state().is_lost();
+        let until = if valid { until(&guard) } else { Some(Moment::default()) };
+        self.say_at(self.seen, What::Acquired { token, until });
+        let answer = self.ask(&Said::Read { lock: number, token });
+        let Some(Answer::Read { guarded, unguarded, linger }) = answer else { return };
+        self.work(&guard, Duration::from_millis(linger)).await;
         // Whatever the guard would say now: this is what code does that relies on the lock alone.
         self.ask(&Said::Write { lock: number, token, guarded, unguarded });
         self.give_back(guard).await;
@@ -159,13 +169,17 @@ impl Worker<'_> {
         self.args.client as usize % self.args.locks == number
     }
 
-    async fn acquire(&mut self, locks: &Locks, name: &str, patient: bool) -> Result<Guard, Refusal> {
+    async fn acquire(
+        &mut self,
+        locks: &Locks,
+        name: &str,
+        wait: Duration,
+        trying: bool,
+    ) -> Result<Guard, Refusal> {
         let (ttl, end) = (self.args.ttl, self.end.clone());
-        let wait = if patient { ttl * 4 } else { ttl / 50 };
         let lock = locks.lock(name).ttl(ttl).wait(wait).note("fencepost torture");
         let impatient =
             self.dice.in_hundred(5).then(|| self.dice.between(Duration::ZERO, Duration::from_millis(5)));
-        let trying = self.dice.in_hundred(10);
         let attempt =
             async { if trying { lock.try_acquire().await } else { lock.acquire().await.map(Some) } };
         let bounded = async {
@@ -191,16 +205,16 @@ impl Worker<'_> {
         }
     }
 
-    /// Mostly nothing at all; sometimes for long enough that the lock has to be renewed.
-    async fn work(&mut self, guard: &Guard) {
+    /// Mostly nothing at all; sometimes, or if told so, for long enough that the lock has to be renewed.
+    async fn work(&mut self, guard: &Guard, least: Duration) {
         let ttl = self.args.ttl;
         let most = match self.dice.below(10_000) {
-            0..9_400 => return,
+            0..9_400 => Duration::ZERO,
             9_400..9_915 => Duration::from_millis(5),
             9_915..9_995 => ttl / 8,
             _ => ttl * 3 / 2,
         };
-        let mut left = self.dice.between(Duration::ZERO, most);
+        let mut left = self.dice.between(Duration::ZERO, most).max(least);
         while !left.is_zero() && !self.end.has_come() {
             let slice = left.min(TICK);
             sleep(slice).await;
@@ -234,8 +248,8 @@ impl Worker<'_> {
         self.say_at(now, What::Released { until: until(&guard) });
         if self.dice.in_hundred(10) {
             drop(guard);
-        } else {
-            let _ = self.ticking(guard.release()).await;
+        } else if let Err(Error::Lost { why, .. }) = self.ticking(guard.release()).await {
+            self.say(What::Gone { why: loss(&why).to_owned() });
         }
     }
 

@@ -129,6 +129,14 @@ impl Member {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// The process id.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
+    }
+
     /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands still.
     pub fn pause(&self) {
         self.process().signal(Signal::STOP);

@@ -18,6 +18,11 @@ pub struct Figures {
     pub errors: BTreeMap<String, String>,
     /// Locks lost, by reason.
     pub losses: BTreeMap<String, u64>,
+    /// Releases to which the store said that the lock was gone, by reason.
+    pub gone: BTreeMap<String, u64>,
+    /// Locks granted to each client.
+    #[serde(skip)]
+    pub clients: BTreeMap<u32, u64>,
     /// Writes that the guarded registers took.
     pub guarded_writes: u64,
     /// Requests that the guarded registers refused, since they had seen a larger token.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::violation::Violation;
 use super::{Grant, Hold, Moment, Register, Rule};
 
 /// How many tokens may pile up before those that cannot come again are forgotten.
@@ -12,6 +11,8 @@ const MANY: usize = 64;
 pub(super) struct Record {
     /// The grant with the largest token.
     highest: Option<Grant>,
+    /// The same among those whose guards were valid when their clients knew.
+    highest_held: Option<Grant>,
     /// Who asks, and the largest token that was granted before.
     asking: HashMap<u32, (Moment, Option<Grant>)>,
     /// Grants whose tokens nobody who asks now would be found out with otherwise.
@@ -55,12 +56,22 @@ impl Record {
         let (invoked, floor) = self.asking.remove(&client)?;
         let grant = Grant { client, token, invoked, at };
         let twice = self.granted.get(&token).copied().or(floor.filter(|floor| floor.token == token));
-        let clash = match (twice, floor) {
-            (Some(twin), _) => Some((Rule::UniqueTokens, twin)),
-            (None, Some(floor)) if floor.token > token => Some((Rule::OrderedTokens, floor)),
+        let hold = Hold::new(grant, until);
+        // Who held it before, at a moment that is known: when that client knew of its grant and its guard was valid. The store kept
+        // the lock for it from its own grant to that moment at least; likewise for this one. Neither when a request was sent nor when
+        // a release arrived is needed: if the two times at the store do not overlap, they lie in the order of the two moments, and so
+        // do the grants, and so must the tokens. If they do overlap, exclusion is broken, and this has the same excuses.
+        let before = self.highest_held.filter(|held| hold.was_valid() && held.at < at && held.token > token);
+        let clash = match (twice, floor, before) {
+            (Some(twin), ..) => Some((Rule::UniqueTokens, twin)),
+            (None, Some(floor), _) if floor.token > token => Some((Rule::OrderedTokens, floor)),
+            (None, _, Some(before)) => Some((Rule::TokensInTurn, before)),
             _ => None,
         };
         self.granted.insert(token, grant);
+        if hold.was_valid() && self.highest_held.is_none_or(|highest| highest.token < token) {
+            self.highest_held = Some(grant);
+        }
         if self.highest.is_none_or(|highest| highest.token < token) {
             self.highest = Some(grant);
         }
@@ -70,7 +81,7 @@ impl Record {
             let least = floors.chain(self.highest.map(|highest| highest.token)).min().unwrap_or(0);
             self.granted.retain(|token, _| *token >= least);
         }
-        self.open.insert(client, Hold::new(grant, until));
+        self.open.insert(client, hold);
         Some((grant, clash))
     }
 
@@ -123,70 +134,5 @@ impl Record {
     /// Who still has it, or asks for it.
     pub(super) fn clients(&self) -> Vec<u32> {
         self.open.keys().chain(self.asking.keys()).copied().collect()
-    }
-}
-
-/// Two holds at once.
-pub(super) fn overlap(lock: &str, start: Moment, one: Hold, other: Hold) -> Option<Violation> {
-    let (first, second) = if one.grant.at <= other.grant.at { (one, other) } else { (other, one) };
-    let (from, to) = first.overlap(&second)?;
-    let tell = |hold: &Hold| {
-        format!(
-            "client {} was granted token {} at {} and held it, by what its guard said, until {} ({} at {})",
-            hold.grant.client,
-            hold.grant.token,
-            hold.grant.at.from_start(start),
-            hold.end().from_start(start),
-            hold.how,
-            hold.gone.unwrap_or(hold.seen).from_start(start),
-        )
-    };
-    let both = format!(
-        "so both held it for {:.4} s, from {} to {}",
-        to.since(from).as_secs_f64(),
-        from.from_start(start),
-        to.from_start(start)
-    );
-    let story = vec![tell(&first), tell(&second), both];
-    let rule = Rule::Exclusion;
-    Some(Violation {
-        rule,
-        lock: lock.to_owned(),
-        from,
-        to,
-        story,
-        holds: vec![first, second],
-        excused: None,
-        start,
-    })
-}
-
-/// A token that must not be.
-pub(super) fn clash(lock: &str, start: Moment, clash: Clash, grant: Grant) -> Violation {
-    let (rule, earlier) = clash;
-    let tell = |grant: &Grant| {
-        format!(
-            "client {} asked at {} and was granted token {} at {}",
-            grant.client,
-            grant.invoked.from_start(start),
-            grant.token,
-            grant.at.from_start(start)
-        )
-    };
-    let last = match rule {
-        Rule::UniqueTokens => format!("token {} was handed out twice", grant.token),
-        _ => {
-            format!("token {} was granted before {} was asked for, and is larger", earlier.token, grant.token)
-        }
-    };
-    Violation {
-        rule,
-        lock: lock.to_owned(),
-        from: earlier.at.min(grant.at),
-        to: grant.at,
-        story: vec![tell(&earlier), tell(&grant), last],
-        holds: vec![Hold::new(earlier, None), Hold::new(grant, None)],
-        excused: None,
-        start,
     }
 }

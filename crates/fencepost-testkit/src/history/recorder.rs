@@ -60,7 +60,7 @@ impl Client {
 
     /// It begins to ask for a lock.
     pub fn invoke(&self, lock: &str) {
-        self.note(Moment::now(), What::Invoke { lock: lock.to_owned() });
+        self.note(Moment::now(), What::Invoke { lock: lock.to_owned(), by: None });
     }
 
     /// It was granted the lock; `until` is the end of validity on the boot-time clock, as the guard says it.
@@ -79,8 +79,13 @@ impl Client {
         self.note(now, What::Lost { why: why.to_owned(), until: until.map_or(now, Moment::at) });
     }
 
-    /// It begins to give the lock back.
+    /// It begins to give the lock back, whose guard said a moment ago that it is valid until then.
     pub fn released(&self, until: Option<Duration>) {
-        self.note(Moment::now(), What::Released { until: until.map(Moment::at) });
+        let (now, until) = (Moment::now(), until.map(Moment::at));
+        match until {
+            // The guard was asked before this, and its end lies between.
+            Some(until) if until < now => self.note(now, What::Lost { why: "ended".to_owned(), until }),
+            until => self.note(now, What::Released { until }),
+        }
     }
 }

@@ -10,6 +10,7 @@ pub(super) const HBA: &str = "\
 local all all trust
 host all postgres 127.0.0.1/32 trust
 host all all 127.0.0.1/32 scram-sha-256
+host replication postgres 127.0.0.1/32 trust
 ";
 
 /// What a server shall be like.
@@ -36,6 +37,11 @@ impl Config {
     pub fn fsync(mut self) -> Self {
         self.fsync = true;
         self
+    }
+
+    /// Lets standbys follow it.
+    pub fn replicated(self) -> Self {
+        self.line("wal_level = replica").line("max_wal_senders = 4")
     }
 
     /// One more line of `postgresql.conf`.

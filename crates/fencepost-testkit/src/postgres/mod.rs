@@ -5,6 +5,7 @@
 
 mod bouncer;
 mod config;
+mod standby;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -173,6 +174,14 @@ impl Server {
     /// What it has printed so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// The pid of its first process.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
     }
 
     /// Stops all its processes (`SIGSTOP`): connections stay open, nothing is answered.

@@ -27,3 +27,17 @@ fn a_pooler_gives_one_backend_to_several_clients() {
     };
     assert_eq!(ask(), ask());
 }
+
+#[test]
+fn a_standby_follows_and_takes_over() {
+    let mut server = Server::config().replicated().start();
+    let database = server.create_database();
+    let standby = Server::start_standby(server.addr());
+    server.psql(&database, "CREATE TABLE kept AS SELECT 'here' AS word");
+    let word = || standby.try_psql(&database, "SELECT word FROM kept");
+    eventually("the standby has it, too", || word().as_deref() == Ok("here"));
+    server.kill();
+    standby.promote();
+    standby.psql(&database, "UPDATE kept SET word = 'changed'");
+    assert_eq!(word().as_deref(), Ok("changed"));
+}

@@ -19,6 +19,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tls {
     pub(super) client_certificate: bool,
+    pub(super) expired: bool,
 }
 
 impl Config {
@@ -40,13 +41,19 @@ impl Config {
 
     /// Speaks TLS only.
     pub fn tls(mut self) -> Self {
-        self.tls = Some(Tls { client_certificate: false });
+        self.tls = Some(Tls { client_certificate: false, expired: false });
+        self
+    }
+
+    /// Speaks TLS only, with a certificate that ended years ago.
+    pub fn tls_expired(mut self) -> Self {
+        self.tls = Some(Tls { client_certificate: false, expired: true });
         self
     }
 
     /// Speaks TLS only, and only to clients that show a certificate.
     pub fn tls_with_client_certificate(mut self) -> Self {
-        self.tls = Some(Tls { client_certificate: true });
+        self.tls = Some(Tls { client_certificate: true, expired: false });
         self
     }
 

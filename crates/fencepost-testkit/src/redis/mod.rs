@@ -1,6 +1,5 @@
 //! A real `redis-server` on a loopback port and a unix socket, without persistence unless asked for.
 
-mod clock;
 mod config;
 mod fleet;
 mod resp;
@@ -19,8 +18,7 @@ pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
-use crate::{Certificates, eventually, port};
-use clock::Clock;
+use crate::{Certificates, Clock, eventually, port};
 use resp::Connection;
 
 /// A running server. Dropping it kills the process and removes its folder.
@@ -55,7 +53,10 @@ impl Server {
         );
         let folder =
             tempfile::Builder::new().prefix("fencepost-redis-").tempdir().expect("a temporary folder");
-        let certificates = config.tls.is_some().then(|| Certificates::make(folder.path()));
+        let certificates = config.tls.map(|tls| match tls.expired {
+            false => Certificates::make(folder.path()),
+            true => Certificates::make_expired(folder.path()),
+        });
         let clock = config.movable_clock.then(|| Clock::make(folder.path()));
         let mut server = Self { config, port: 0, certificates, clock, process: None, folder };
         for _ in 0..10 {
@@ -75,7 +76,9 @@ impl Server {
         let file = self.folder.path().join("redis.conf");
         fs::write(&file, text).expect("the folder is writable");
         let file = file.to_str().expect("a temporary folder has an UTF-8 path");
-        let environment = self.clock.as_ref().map(Clock::environment).unwrap_or_default();
+        let variables = self.clock.iter().flat_map(Clock::environment);
+        let environment: Vec<_> =
+            variables.map(|(name, value)| format!("{name}={}", value.display())).collect();
         let process = Process::start(self.folder.path(), &environment, "redis-server", &[file]);
         // The server opens its ports before the socket, so one that answers there has them.
         let answered = within(LIMIT, &mut || process.is_dead() || self.ping()) && !process.is_dead();

@@ -34,6 +34,9 @@ const JARS: [&str; 7] = [
     "snappy-java.jar",
 ];
 
+/// What `SETTINGS` calls a tick.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
 /// Sessions last from a fifth of a second to twenty minutes, so that a test can wait for the end of one or be sure not
 /// to see it. The other limits are in ticks, and generous: a slow machine must not look like a broken one.
 const SETTINGS: &str = "\

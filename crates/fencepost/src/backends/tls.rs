@@ -64,6 +64,13 @@ impl Tls {
     }
 }
 
+/// Why a server's certificate was refused, if that is what an error is about.
+#[cfg(feature = "tls")]
+pub(in crate::backends) fn distrust(error: &std::io::Error) -> Option<&rustls::Error> {
+    let error = error.get_ref()?.downcast_ref()?;
+    matches!(error, rustls::Error::InvalidCertificate(_)).then_some(error)
+}
+
 /// What the parameters of a URL say about TLS.
 #[cfg(feature = "tls")]
 pub(in crate::backends) fn client_config(files: &TlsFiles) -> Result<ClientConfig> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost::{Error, Loss, State};
+use fencepost::{Error, State};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
@@ -12,42 +12,6 @@ use crate::stage::{LONG, bounded, connect, ms, patient, take, until, waiter};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_held_lock_outlives_the_leader() {
-    let mut cluster = Cluster::start(3);
-    let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = locks.lock("a").ttl(secs(20)).renew_every(ms(200)).acquire().await.unwrap();
-    for _ in 0..2 {
-        let leader = cluster.leader();
-        cluster[leader].kill();
-        let before = locks.stats().renewed;
-        until("it is renewed under a new leader", async || locks.stats().renewed > before + 1).await;
-        assert!(matches!(guard.state(), State::Held { .. }), "{:?}", guard.state());
-        assert!(rival.lock("a").try_acquire().await.unwrap().is_none());
-        cluster[leader].restart();
-    }
-    let token = guard.token();
-    guard.release().await.unwrap();
-    assert!(take(&rival, "a").await.token() > token);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_outlives_the_leader() {
-    let mut cluster = Cluster::start(3);
-    let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let held = take(&locks, "a").await;
-    let waits = waiter(patient(&rival, "a"), &rival).await;
-    until("it is in the queue", async || cluster.keys("a/").len() == 2).await;
-    let leader = cluster.leader();
-    cluster[leader].kill();
-    let token = held.token();
-    until("the holder can let go", async || locks.show("a").await.is_ok()).await;
-    held.release().await.unwrap();
-    let next = bounded("the waiter gets the lock", waits).await.unwrap().unwrap();
-    assert!(next.token() > token);
-    next.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,63 +108,6 @@ async fn a_connection_that_died_in_silence_is_replaced_within_one_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_majority_the_cluster_is_out_of_reach_and_says_so() {
-    let mut cluster = Cluster::start(3);
-    let locks = connect(&cluster.url()).await;
-    let guard = take(&locks, "a").await;
-    cluster[0].kill();
-    cluster[1].kill();
-    let error = bounded("the try ends", locks.lock("b").ttl(LONG).try_acquire()).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    guard.check().unwrap();
-    cluster[0].restart();
-    guard.release().await.unwrap();
-    take(&locks, "b").await.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_whose_revision_went_back_is_refused() {
-    let mut cluster = Cluster::start(1);
-    let locks = connect(&cluster.url()).await;
-    for _ in 0..5 {
-        take(&locks, "a").await.release().await.unwrap();
-    }
-    cluster[0].restart_empty();
-    let error = bounded("the try ends", locks.lock("a").try_acquire()).await.unwrap_err();
-    assert!(matches!(&error, Error::Config { message } if message.contains("--bump-revision")), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_is_lost_when_the_cluster_is_restored_from_an_older_snapshot() {
-    for renew in [true, false] {
-        let mut cluster = Cluster::start(1);
-        let locks = connect(&cluster.url()).await;
-        take(&locks, "a").await.release().await.unwrap();
-        let snapshot = cluster.snapshot();
-        for _ in 0..50 {
-            cluster.etcdctl(&["put", "x", "y"]);
-        }
-        // By a renewal, or by what looks after the lock when its watch ends.
-        let lock = patient(&locks, "a").renew_every(ms(100)).renew(renew);
-        let held = lock.acquire().await.unwrap();
-        cluster[0].restore(&snapshot);
-        let rival = connect(&cluster.url()).await;
-        let next = take(&rival, "a").await;
-        assert!(next.token() < held.token(), "the snapshot is older");
-        assert_eq!(bounded("it is lost", held.lost()).await, Loss::Taken);
-        // And for good: also when the revisions are larger again.
-        for _ in 0..60 {
-            cluster.etcdctl(&["put", "x", "y"]);
-        }
-        let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
-        assert!(
-            matches!(&error, Error::Config { message } if message.contains("--bump-revision")),
-            "{error}"
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_lost_when_its_address_leads_to_another_cluster() {
     let (one, two) = (Cluster::start(1), Cluster::start(1));
     let proxy = Proxy::start(one[0].addr());
@@ -215,28 +122,4 @@ async fn a_lock_is_lost_when_its_address_leads_to_another_cluster() {
     bounded("it is lost", held.lost()).await;
     let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
     assert!(matches!(&error, Error::Config { message } if message.contains("two clusters")), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn compaction_stops_neither_a_waiter_nor_the_watch_of_a_holder() {
-    let cluster = Cluster::start(1);
-    let proxy = Proxy::start(cluster[0].addr());
-    let far = connect(&cluster.url_at(&proxy.addr().to_string())).await;
-    let near = connect(&cluster.url()).await;
-    let held = patient(&far, "a").renew(false).acquire().await.unwrap();
-    let other = take(&near, "b").await;
-    let waits = waiter(patient(&far, "b"), &far).await;
-    until("it is in the queue", async || cluster.keys("b/").len() == 2).await;
-    for _ in 0..10 {
-        cluster.etcdctl(&["put", "x", "y"]);
-    }
-    let revision = cluster.etcdctl(&["get", "x", "-w", "fields"]);
-    let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap();
-    assert!(cluster.etcdctl(&["compaction", revision]).contains("compacted"));
-    // Both watches begin anew, and what they began with is gone.
-    proxy.reset();
-    other.release().await.unwrap();
-    bounded("the waiter gets the lock", waits).await.unwrap().unwrap().release().await.unwrap();
-    assert_eq!(cluster.etcdctl(&["del", "--prefix", "a/"]), "1");
-    bounded("the holder learns that its key is gone", held.lost()).await;
 }

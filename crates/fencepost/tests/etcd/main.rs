@@ -8,7 +8,6 @@ mod answers;
 mod cluster;
 mod connecting;
 mod fork;
-mod history;
 mod leases;
 mod operator;
 mod queue;

@@ -1,58 +1,8 @@
-//! The queue: places that are lost with their lease, names below names, and the order of tokens.
+//! The queue: who stands where in it, names below names, and the order of tokens.
 
-use fencepost::{Error, Loss};
-use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{LONG, bounded, connect, ms, patient, take, until, waiter};
-
-/// The lease of the last key in the queue of `a`.
-fn last_lease(cluster: &Cluster) -> String {
-    let words = ["get", "--prefix", "a/", "--keys-only", "--sort-by=CREATE", "--order=DESCEND"];
-    cluster.etcdctl(&words).lines().next().unwrap().strip_prefix("a/").unwrap().to_owned()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_ends_while_queued_fails_the_acquire() {
-    let cluster = Cluster::start(1);
-    let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let held = take(&locks, "a").await;
-    let waits = waiter(patient(&rival, "a"), &rival).await;
-    until("it is in the queue", async || cluster.keys("a/").len() == 2).await;
-    assert!(cluster.etcdctl(&["lease", "revoke", &last_lease(&cluster)]).contains("revoked"));
-    let error = bounded("the acquire ends", waits).await.unwrap().unwrap_err();
-    assert!(matches!(error, Error::Lost { why: Loss::SessionEnded, .. }), "{error}");
-    held.check().unwrap();
-    held.release().await.unwrap();
-    take(&rival, "a").await.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_lease_ran_out_in_silence_never_gets_its_old_place() {
-    let cluster = Cluster::start(1);
-    let proxy = Proxy::start(cluster[0].addr());
-    let far = connect(&cluster.url_at(&proxy.addr().to_string())).await;
-    let near = connect(&cluster.url()).await;
-    let held = take(&near, "a").await;
-    let waits = waiter(patient(&far, "a").ttl(ms(1000)), &far).await;
-    until("it is in the queue", async || cluster.keys("a/").len() == 2).await;
-    proxy.stall();
-    until("its lease has ended", async || cluster.keys("a/").len() == 1).await;
-    held.release().await.unwrap();
-    let rival = take(&near, "a").await;
-    proxy.pass();
-    // It queues again, behind the rival, or has been told so.
-    until("it stands behind, or gave up", async || waits.is_finished() || cluster.keys("a/").len() == 2)
-        .await;
-    if waits.is_finished() {
-        assert!(waits.await.unwrap().is_err());
-    } else {
-        let token = rival.token();
-        rival.release().await.unwrap();
-        let next = bounded("its turn comes", waits).await.unwrap().unwrap();
-        assert!(next.token() > token);
-    }
-}
+use crate::stage::{LONG, bounded, connect, patient, take, until, waiter};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_several_clients_are_served_in_order() {

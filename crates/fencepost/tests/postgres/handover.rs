@@ -106,7 +106,7 @@ async fn nothing_is_handed_over_that_has_to_be_on_disk_or_to_end_at_once() {
 async fn a_waiter_that_cannot_be_reached_keeps_the_lock_for_seconds_and_no_more() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
-    let dead = Locks::connect(&database.url_over(&proxy)).await.unwrap();
+    let dead = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     let (one, two) = (database.locks().await, database.locks().await);
     let held = take(&one, "a").await;
     let waits = waiter(&database, &dead, "a").await;
@@ -129,7 +129,7 @@ async fn a_waiter_that_cannot_be_reached_keeps_the_lock_for_seconds_and_no_more(
 async fn a_grant_that_comes_late_is_asked_for() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
-    let late = Locks::connect(&database.url_over(&proxy)).await.unwrap();
+    let late = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     let one = database.locks().await;
     let held = take(&one, "a").await;
     let waits = waiter(&database, &late, "a").await;
@@ -151,7 +151,8 @@ async fn a_grant_that_comes_late_is_asked_for() {
 async fn whoever_stops_waiting_gives_back_what_it_was_handed() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
-    let (one, two) = (database.locks().await, Locks::connect(&database.url_over(&proxy)).await.unwrap());
+    let (one, two) =
+        (database.locks().await, Locks::connect(&database.url_over(proxy.addr())).await.unwrap());
     for _ in 0..5 {
         let held = take(&one, "a").await;
         let waits = waiter(&database, &two, "a").await;

@@ -10,7 +10,7 @@ async fn unanswered(
     database: &Database,
     proxy: &Proxy,
 ) -> (Locks, tokio::task::JoinHandle<fencepost::Result<()>>) {
-    let locks = Locks::connect(&database.url_over(proxy)).await.unwrap();
+    let locks = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     proxy.hold_answers();
     let acquire = tokio::spawn({
         let lock = patient(&locks, "a");
@@ -77,7 +77,7 @@ async fn an_acquire_whose_answer_is_lost_holds_nothing() {
 async fn on_a_slow_link_validity_counts_from_the_send() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
-    let locks = Locks::connect(&database.url_over(&proxy)).await.unwrap();
+    let locks = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     proxy.delay(ms(150));
     let guard = locks.lock("a").ttl(ms(30_000)).acquire().await.unwrap();
     assert!(guard.valid_for().unwrap() <= ms(29_700));
@@ -88,7 +88,7 @@ async fn on_a_slow_link_validity_counts_from_the_send() {
 async fn a_guard_dropped_while_the_server_is_out_of_reach_releases_later() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
-    let locks = Locks::connect(&database.url_over(&proxy)).await.unwrap();
+    let locks = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     let guard = take(&locks, "a").await;
     proxy.cut();
     drop(guard);
@@ -101,7 +101,7 @@ async fn a_guard_dropped_while_the_server_is_out_of_reach_releases_later() {
 async fn a_wait_sits_out_a_short_outage() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
-    let locks = Locks::connect(&database.url_over(&proxy)).await.unwrap();
+    let locks = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     let held = take(&database.locks().await, "a").await;
     let waiter = tokio::spawn({
         let lock = patient(&locks, "a");
@@ -175,7 +175,7 @@ async fn a_waiter_survives_spare_messages() {
 async fn an_extension_whose_answer_is_lost_lengthens_nothing() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
-    let locks = Locks::connect(&database.url_over(&proxy)).await.unwrap();
+    let locks = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     let guard = locks.lock("a").ttl(ms(30_000)).renew(false).acquire().await.unwrap();
     let before = guard.valid_until_boottime();
     proxy.hold_answers();

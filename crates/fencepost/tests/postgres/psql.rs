@@ -83,22 +83,6 @@ async fn the_session_of_a_foreign_holder_can_be_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_names_with_one_key_are_an_error_and_no_deadlock() {
-    let database = Database::new();
-    let (locks, rival) = (database.locks().await, database.locks().await);
-    let guard = take(&locks, "a").await;
-    // No two names are known to have one key. This row stands for another name that has it.
-    database.psql("UPDATE fencepost.locks SET name = 'the other'");
-    for locks in [&locks, &rival] {
-        let error = locks.lock("a").try_acquire().await.unwrap_err();
-        assert!(matches!(error, Error::Config { .. }), "{error:?}");
-        assert!(error.to_string().contains("`a`") && error.to_string().contains("`the other`"), "{error}");
-    }
-    guard.release().await.unwrap();
-    take(&rival, "a").await.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sql_functions_exclude_our_locks_and_have_larger_tokens() {
     let database = Database::new();
     let locks = database.locks().await;

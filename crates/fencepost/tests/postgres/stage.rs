@@ -4,13 +4,14 @@
 mod waiting;
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks};
-use fencepost_testkit::{LIMIT, Proxy, postgres::Server};
+use fencepost_testkit::{LIMIT, postgres::Server};
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) use self::waiting::{bounded, until};
@@ -46,8 +47,14 @@ impl Database {
         calm(&self.server.url(&self.name))
     }
 
-    pub(crate) fn url_over(&self, proxy: &Proxy) -> String {
-        calm(&self.server.url_at(proxy.addr(), &self.name))
+    /// By way of a proxy or a pooler.
+    pub(crate) fn url_over(&self, addr: SocketAddr) -> String {
+        calm(&self.driver_url_over(addr))
+    }
+
+    /// The same for the driver itself.
+    pub(crate) fn driver_url_over(&self, addr: SocketAddr) -> String {
+        self.server.url_at(addr, &self.name)
     }
 
     pub(crate) async fn locks(&self) -> Locks {

@@ -1,4 +1,5 @@
-//! What is particular to locks on several Redis servers, on real ones: one file a topic.
+//! What is particular to locks on several Redis servers, on real ones: one file a topic. What breaks them on purpose is in
+//! `scenarios`.
 //!
 //! As in the conformance tests, nothing here waits for time to pass or compares durations: where an end of something
 //! has to be shown, what the servers say of it is compared.
@@ -8,14 +9,11 @@
 
 mod stage;
 
-mod amnesia;
-mod clocks;
-mod contention;
 mod init;
 mod leftovers;
 mod mending;
 mod operator;
-mod outages;
+mod quarantine;
 mod refusals;
 mod round_trips;
 mod waiting;

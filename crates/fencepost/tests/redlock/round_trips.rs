@@ -185,3 +185,18 @@ async fn a_node_that_missed_grants_catches_up() {
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     assert!(counter(&fleet[2]) >= *tokens.last().unwrap());
 }
+
+/// One thread: all have asked before the first answer is read.
+#[tokio::test]
+async fn many_callers_at_once_are_all_served() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let callers = (0..1200).map(|number| {
+        let lock = locks.lock(format!("job:{number}")).ttl(LONG).renew(false);
+        tokio::spawn(async move { lock.acquire().await })
+    });
+    let callers: Vec<_> = callers.collect();
+    for caller in callers {
+        drop(caller.await.unwrap().unwrap());
+    }
+}

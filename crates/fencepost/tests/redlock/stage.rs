@@ -114,10 +114,6 @@ pub(crate) async fn is_clear(fleet: &Fleet) {
 
 // --- what an error says ---------------------------------------------------------------------------------------
 
-pub(crate) fn unreachable(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Unreachable { .. })
-}
-
 pub(crate) fn quarantined(verdict: &Verdict, because: &str) -> bool {
     matches!(verdict, Verdict::Quarantined { why, .. } if why.contains(because))
 }

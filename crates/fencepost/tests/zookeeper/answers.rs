@@ -6,26 +6,6 @@ use fencepost_testkit::zookeeper::Server;
 use crate::stage::{LONG, Part, bounded, contenders, ms, start_waiting, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_answer_was_lost_is_found_by_its_owner_and_removed() {
-    let part = Part::new();
-    use_once(&part.locks().await).await;
-    let locks = part.behind_link().await;
-    // Its session is open, so that only the answer to the create is held back.
-    use_once(&locks).await;
-    part.link.hold_answers();
-    let acquire = start_waiting(&locks);
-    until("the server has created it", async || part.contenders().len() == 1).await;
-    let lost = part.contenders();
-    part.link.reset();
-    // The same attempt goes on under another identity.
-    let guard = bounded("it is acquired in the end", acquire).await.unwrap().unwrap();
-    until("the first node is gone", async || !part.contenders().contains(&lost[0])).await;
-    assert_eq!(part.contenders().len(), 1);
-    guard.release().await.unwrap();
-    part.is_clear().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_dropped_before_its_answer_is_undone() {
     for broken in [false, true] {
         let part = Part::new();

@@ -1,11 +1,8 @@
 //! Three servers, of which one is lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost::{Locks, Loss, State};
-use fencepost_testkit::history::History;
 use fencepost_testkit::zookeeper::Ensemble;
 
 use crate::stage::{bounded, contenders, ms, patient, start_waiting, take, until, use_once};
@@ -66,51 +63,4 @@ async fn a_server_that_lost_the_others_confirms_nothing() {
     assert_eq!(why, Loss::Unreachable);
     // It still took itself for one of three, and would have answered pings.
     assert_eq!(mode.as_deref(), Some("follower"));
-}
-
-async fn turns_of(history: History, number: u32, locks: Locks, over: Arc<AtomicBool>) {
-    let client = history.client(number);
-    while !over.load(Ordering::SeqCst) {
-        client.invoke("a");
-        // An outage longer than a wait sits out is an error, and another try is right.
-        let Ok(guard) = patient(&locks, "a").acquire().await else {
-            client.gave_up("outage");
-            continue;
-        };
-        client.acquired(guard.token().get(), guard.valid_until_boottime());
-        tokio::task::yield_now().await;
-        let until = guard.valid_until_boottime();
-        if guard.check().is_ok() {
-            client.released(until)
-        } else {
-            client.lost("outage", until)
-        }
-        let _ = guard.release().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_two_and_tokens_in_order_while_leaders_come_and_go() {
-    let mut ensemble = Ensemble::start(3);
-    let (history, over) = (History::new(), Arc::new(AtomicBool::new(false)));
-    let mut tasks = Vec::new();
-    for number in 0..6 {
-        let locks = Locks::connect(&ensemble.url()).await.unwrap();
-        tasks.push(tokio::spawn(turns_of(history.clone(), number, locks, over.clone())));
-    }
-    for _ in 0..3 {
-        let before = history.acquisitions();
-        until("the lock goes round", async || history.acquisitions() > before + 20).await;
-        let leader = ensemble.leader();
-        ensemble.get_mut(leader).kill();
-        ensemble.leader();
-        let before = history.acquisitions();
-        until("it goes round again", async || history.acquisitions() > before + 20).await;
-        ensemble.get_mut(leader).restart();
-    }
-    over.store(true, Ordering::SeqCst);
-    for task in tasks {
-        bounded("all end", task).await.unwrap();
-    }
-    history.check();
 }

@@ -1,9 +1,9 @@
 //! Where locks are, and what becomes of the folders.
 
-use fencepost::{Error, Locks};
-use fencepost_testkit::zookeeper::{Mode, Server};
+use fencepost::Locks;
+use fencepost_testkit::zookeeper::Mode;
 
-use crate::stage::{LONG, Part, contenders, take, until, use_once};
+use crate::stage::{Part, take, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chroot_and_prefix_make_one_path() {
@@ -17,22 +17,6 @@ async fn chroot_and_prefix_make_one_path() {
     assert!(other.lock("a").try_acquire().await.unwrap().is_some());
     let nodes = part.server.client().children(&format!("{chroot}/x/y/z/a")).unwrap();
     assert!(nodes.len() == 1 && nodes[0].starts_with("_c_") && nodes[0].ends_with("-lock-0000000000"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_when_the_folder_was_collected() {
-    let part = Part::new();
-    let locks = part.locks().await;
-    let mut last = 0;
-    for _ in 0..10 {
-        let token = use_once(&locks).await;
-        assert!(token > last, "{token} after {last}");
-        last = token;
-        // As the server does when a folder has been empty for a while; the numbers of nodes begin at zero again.
-        let mut client = part.server.client();
-        assert!(client.delete(&format!("{}/fencepost/a", part.chroot)).unwrap());
-        assert!(client.delete(&format!("{}/fencepost", part.chroot)).unwrap());
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,33 +50,4 @@ async fn a_node_of_curators_make_excludes_us() {
     let guard = crate::stage::bounded("it gets the lock", waiter).await.unwrap().unwrap();
     assert!(Some(guard.token()) > holder.token);
     guard.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_whose_counter_is_near_its_end_grants_nothing_more() {
-    const LAST: i32 = i32::MAX - (1 << 20) - 1;
-    let mut server = Server::start();
-    for folder in ["/fencepost", "/fencepost/a"] {
-        server.client().create(folder, b"", Mode::Persistent).unwrap();
-    }
-    for (counter, granted) in [(LAST, 1), (i32::MAX - 2, 0), (i32::MAX, 0)] {
-        server.set_counter("/fencepost/a", counter);
-        let mut guards = Vec::new();
-        for _ in 0..6 {
-            let locks = Locks::connect(&server.url()).await.unwrap();
-            match locks.lock("a").ttl(LONG).try_acquire().await {
-                Ok(guard) => guards.extend(guard),
-                Err(Error::Config { message }) => assert!(message.contains("`/fencepost/a`"), "{message}"),
-                Err(error) => panic!("{error}"),
-            }
-        }
-        assert_eq!(guards.len(), granted, "at {counter}");
-        for guard in guards {
-            guard.release().await.unwrap();
-        }
-        until("nothing is left", async || contenders(&server, "").is_empty()).await;
-    }
-    // As the message says.
-    assert!(server.client().delete("/fencepost/a").unwrap());
-    use_once(&Locks::connect(&server.url()).await.unwrap()).await;
 }

@@ -33,7 +33,7 @@ fn valid(turns: &[Turn]) -> (Vec<Event>, Vec<usize>) {
         let from = lock_free[lock].max(asked) + 1;
         let until = from + takes;
         token[lock] += 1 + takes % 3;
-        events.push(event(asked, client, What::Invoke { lock: format!("lock {lock}") }));
+        events.push(event(asked, client, What::Invoke { lock: format!("lock {lock}"), by: None }));
         grants.push(events.len());
         events.push(acquired(from, client, token[lock], until));
         events.push(read(from, client, Register::Guarded, value[lock]));
@@ -85,11 +85,11 @@ proptest! {
     fn one_hold_too_many_is_caught(turns in turns(), which in any::<prop::sample::Index>()) {
         let (mut events, grants) = valid(&turns);
         let at = grants[which.index(grants.len())];
-        let What::Invoke { lock } = events[at - 1].what.clone() else { panic!("asked first") };
+        let What::Invoke { lock, .. } = events[at - 1].what.clone() else { panic!("asked first") };
         let from = events[at].at;
         let intruder = |after: u64, what| Event { at: Moment(from.0 + after), client: 99, what };
         events.extend([
-            intruder(1, What::Invoke { lock }),
+            intruder(1, What::Invoke { lock, by: None }),
             intruder(2, What::Acquired { token: 1 << 40, until: None }),
             intruder(3, What::Released { until: None }),
         ]);

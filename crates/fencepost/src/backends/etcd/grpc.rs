@@ -188,7 +188,8 @@ fn verdict(headers: &HeaderMap) -> Result<(), Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::etcd::proto::Header;
+    use crate::backends::etcd::proto::{Header, TxnResponse, WatchResponse};
+    use proptest::prelude::*;
 
     fn header(revision: i64) -> Header {
         Header { revision, ..Header::default() }
@@ -225,5 +226,26 @@ mod tests {
         trailers.insert("grpc-message", HeaderValue::from_static("no%20lease"));
         let refused = verdict(&trailers).unwrap_err();
         assert!(matches!(refused, Trouble::Refused { code: 5, message } if message == "no lease"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut framed = BytesMut::from(&bytes[..]);
+            while let Ok(Some(message)) = unframe(&mut framed) {
+                let _ = Header::decode(message);
+            }
+            let _ = (TxnResponse::decode(&bytes[..]), WatchResponse::decode(&bytes[..]));
+        }
+
+        #[test]
+        fn no_status_makes_it_panic(status in proptest::collection::vec(any::<u8>(), 0..8), message in "[ -~]{0,20}") {
+            let mut headers = HeaderMap::new();
+            if let Ok(status) = HeaderValue::from_bytes(&status) {
+                headers.insert("grpc-status", status);
+            }
+            headers.insert("grpc-message", HeaderValue::from_str(&message).unwrap());
+            let _ = verdict(&headers);
+        }
     }
 }

@@ -77,6 +77,7 @@ pub(super) fn token(revision: i64) -> Option<FencingToken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_record_tells_who_holds_the_lock_and_why_it_was_taken_back() {
@@ -97,6 +98,25 @@ mod tests {
             let kv = KeyValue { value: value.into(), create_revision: 7, ..KeyValue::default() };
             let holder = holder(&name, &kv, None);
             assert!(holder.owner.is_none() && holder.token.is_some(), "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_holder(value in proptest::collection::vec(any::<u8>(), 0..60), create_revision: i64) {
+            let kv = KeyValue { value, create_revision, ..KeyValue::default() };
+            let shown = holder(&Name::new("a").unwrap(), &kv, None);
+            prop_assert!(shown.owner.is_none() && shown.token == token(create_revision));
+        }
+
+        #[test]
+        fn a_record_with_any_note_reads_back(note in any::<String>(), reason in any::<String>()) {
+            let owner = Owner::fresh();
+            let record = Record::new(owner, &note).with_reason(&reason);
+            let kv = KeyValue { value: record.to_bytes(), ..KeyValue::default() };
+            let shown = holder(&Name::new("a").unwrap(), &kv, None);
+            prop_assert_eq!((shown.owner, shown.note.unwrap_or_default()), (Some(owner), note));
+            prop_assert_eq!(shown.revoked, Some(reason));
         }
     }
 }

@@ -162,6 +162,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -210,6 +211,16 @@ mod tests {
         assert_eq!(Push::parse(&format!("{owner} 12 34")), Some(Push { owner, token: 12, until: 34 }));
         for wrong in ["", "12 34", "x 12 34", &format!("{owner} 12"), &format!("{owner} x 34")] {
             assert_eq!(Push::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_it_panic(text in ".{0,60}", token: i64, until: i64) {
+            let _ = Push::parse(&text);
+            let push = Push { owner: Owner::fresh(), token, until };
+            prop_assert_eq!(Push::parse(&format!("{} {token} {until}", push.owner)), Some(push));
+            prop_assert_eq!(Push::parse(&format!("{} {token} {text}x", push.owner)), None);
         }
     }
 }

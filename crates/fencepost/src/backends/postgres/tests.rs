@@ -1,4 +1,4 @@
-//! What happens to a lock when somebody uses our own session behind our back.
+//! What happens to a lock when somebody uses our own session behind our back: row 38 of docs/scenarios.md, and more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,17 +51,17 @@ async fn ends_all_locks(sql: &str) {
 }
 
 #[tokio::test]
-async fn unlocking_everything_is_noticed() {
+async fn s38_unlocking_everything_is_noticed() {
     ends_all_locks("SELECT pg_advisory_unlock_all()").await;
 }
 
 #[tokio::test]
-async fn a_reset_session_is_noticed() {
+async fn s38_a_reset_session_is_noticed() {
     ends_all_locks("DISCARD ALL").await;
 }
 
 #[tokio::test]
-async fn what_happens_after_an_idle_time_is_noticed_as_soon() {
+async fn s38_what_happens_after_an_idle_time_is_noticed_as_soon() {
     let database = Server::shared().create_database();
     let (hub, locks) = hub(&database).await;
     let session = hub.session().await.unwrap();

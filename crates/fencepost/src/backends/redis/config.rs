@@ -131,6 +131,7 @@ impl std::fmt::Debug for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn parse(text: &str) -> Result<Config> {
         Config::from_url(StoreUrl::parse(text)?)
@@ -164,6 +165,18 @@ mod tests {
             "redis://h?timeout=0s",
         ] {
             assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_makes_it_panic_or_show_a_password(text in crate::url::tests::nearly_a_url("redis|rediss|redis[+]unix")) {
+            // What is behind the login may look like one, and is a host or a path then.
+            let shown = match parse(&text) {
+                Ok(config) => format!("{config:?}"),
+                Err(error) => error.to_string(),
+            };
+            prop_assert!(!shown.contains("s3cret"), "{shown}");
         }
     }
 }

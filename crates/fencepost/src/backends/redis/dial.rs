@@ -8,7 +8,7 @@ use super::connection::{Connection, Reply, Stream};
 use super::fitness;
 use super::resp::Value;
 #[cfg(feature = "tls")]
-use crate::backends::tls::Tls;
+use crate::backends::tls::{self, Tls};
 use crate::{Error, Result};
 
 /// The codes of error replies that mean something to us.
@@ -63,7 +63,17 @@ impl Dial {
 
     /// Opens a byte stream.
     pub(in crate::backends) async fn open(&self) -> Result<Box<dyn Stream>> {
-        self.stream().await.map_err(|error| self.unavailable(error))
+        self.stream().await.map_err(|error| {
+            // Trying again does not make a certificate good.
+            #[cfg(feature = "tls")]
+            if let Some(why) = tls::distrust(&error) {
+                let store = &self.config.label;
+                return Error::config(format!(
+                    "{store} shows a certificate that is not to be trusted ({why}); renew it, or name its authority with `ca`"
+                ));
+            }
+            self.unavailable(error)
+        })
     }
 
     async fn stream(&self) -> std::io::Result<Box<dyn Stream>> {

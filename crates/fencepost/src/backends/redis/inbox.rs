@@ -91,6 +91,7 @@ impl Drop for LetterBox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn push(message: &str) -> Vec<Value> {
         ["message", "channel", message].map(|text| Value::Text(text.into())).to_vec()
@@ -113,5 +114,21 @@ mod tests {
             inbox.deliver(&push(&odd));
         }
         assert!(lock(&second.content.token).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_it_panic_or_grants_what_is_another_owners(
+            what in "(granted|revoked|free|[a-z]{0,4})",
+            rest in ".{0,40}",
+        ) {
+            let inbox = Arc::<Inbox>::default();
+            let signal = Arc::<Signal>::default();
+            let letters = inbox.open(Owner::fresh(), signal.clone());
+            inbox.deliver(&push(&format!("{what} {rest}")));
+            inbox.deliver(&push(&format!("{what} {} {rest}", Owner::fresh())));
+            inbox.deliver(&push(&rest));
+            prop_assert!(signal.loss().is_none() && lock(&letters.content.token).is_none());
+        }
     }
 }

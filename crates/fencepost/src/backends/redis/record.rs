@@ -117,5 +117,24 @@ mod tests {
             prop_assert_eq!(holder.owner, None);
             prop_assert_eq!(holder.expires_in, None);
         }
+
+        #[test]
+        fn a_value_with_any_note_reads_back(note in any::<String>(), reason in any::<String>()) {
+            let owner = Owner::fresh();
+            let text = value(owner, "0123456789abcdef", &note);
+            let shown = holder(&name(), &text, 1, Some(1));
+            prop_assert_eq!((shown.owner, shown.note.unwrap_or_default()), (Some(owner), note));
+            let text = format!("!{text}\n{reason}");
+            prop_assert_eq!((super::owner(&text), revoked(&text)), (Some(owner), Some(reason.as_str())));
+        }
+
+        #[test]
+        fn a_value_that_was_changed_does_not_make_it_panic(at in 0usize..120, by in any::<char>()) {
+            let mut text: Vec<char> = value(Owner::fresh(), "0123456789abcdef", "note").chars().collect();
+            let place = at % text.len();
+            text[place] = by;
+            let text: String = text.into_iter().collect();
+            let _ = (holder(&name(), &text, 1, Some(1)), super::owner(&text), revoked(&text));
+        }
     }
 }

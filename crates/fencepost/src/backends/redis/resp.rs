@@ -247,6 +247,14 @@ mod tests {
         }
 
         #[test]
+        fn a_reply_that_was_changed_does_not_make_the_parser_panic(at in 0usize..200, by: u8) {
+            let mut input = b"*3\r\n:42\r\n$5\r\nhello\r\n>2\r\n+ok\r\n%1\r\n_\r\n-ERR no\r\n".to_vec();
+            let place = at % input.len();
+            input[place] = by;
+            let _ = decode(&input);
+        }
+
+        #[test]
         fn no_input_makes_the_parser_panic(input in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&input);
         }

@@ -242,6 +242,7 @@ fn address(node: &NodeConfig) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn parse(text: &str) -> Result<Config> {
         Config::from_url(StoreUrl::parse(text)?)
@@ -324,5 +325,23 @@ mod tests {
         }
         let many: Vec<_> = (0..16).map(|node| format!("h{node}")).collect();
         assert!(parse(&format!("redlock://{}", many.join(","))).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_node_key_makes_it_panic(said in "([0-9a-f]{0,4} ){0,3}.{0,30}", time: u64) {
+            let config = parse("redlock://a,b,c").unwrap();
+            let _ = config.standing(&said, "ab 60000 62000 m", time);
+        }
+
+        #[test]
+        fn no_url_makes_it_panic_or_show_a_password(text in crate::url::tests::nearly_a_url("redlock|redlock:redis|redlock:rediss")) {
+            // What is behind the login may look like one, and is a host or a path then.
+            let shown = match parse(&text) {
+                Ok(config) => format!("{config:?}"),
+                Err(error) => error.to_string(),
+            };
+            prop_assert!(!shown.contains("s3cret"), "{shown}");
+        }
     }
 }

@@ -34,6 +34,7 @@ pub(super) fn holder(name: &Name, value: &str, ttl: i64, counter: Option<u64>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_revoked_value_says_whose_it_was_and_why() {
@@ -46,5 +47,21 @@ mod tests {
         assert_eq!((super::victim(&once), super::victim(&seen)), (seen.as_str(), seen.as_str()));
         assert_eq!(read(&seen), None);
         assert!(value("foreign", "gone", revocation).starts_with("!foreign\ngone\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_it_panic(text in "!?.{0,60}\n?.{0,20}\n?.{0,40}", ttl: i64, counter in any::<Option<u64>>()) {
+            let _ = (read(&text), holder(&Name::new("x").unwrap(), &text, ttl, counter));
+            prop_assert!(text.contains(super::victim(&text)));
+        }
+
+        #[test]
+        fn any_reason_reads_back(reason in any::<String>()) {
+            let (victim, revocation) = (Owner::fresh(), Owner::fresh());
+            let seen = record::value(victim, "0123456789abcdef", "note");
+            let revoked = value(&seen, &reason, revocation);
+            prop_assert_eq!(read(&revoked), Some((victim, reason.as_str())));
+        }
     }
 }

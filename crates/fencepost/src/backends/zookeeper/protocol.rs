@@ -292,6 +292,7 @@ pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Garbled> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn message(fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
         let mut out = Vec::new();
@@ -340,5 +341,13 @@ mod tests {
             writer.bytes(&session.secret);
         });
         assert_eq!(decode_connected(&answer), Ok((session, 400)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let _ = (decode(&bytes), decode_connected(&bytes));
+            let _ = (created(&bytes), read(&bytes), children(&bytes));
+        }
     }
 }

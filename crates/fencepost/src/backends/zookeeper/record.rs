@@ -108,6 +108,16 @@ mod tests {
 
     proptest! {
         #[test]
+        fn a_node_with_any_note_reads_back(note in any::<String>(), reason in any::<String>(), ttl in 0u64..1 << 40) {
+            let owner = Owner::fresh();
+            let contender = Contender::parse(&format!("_c_{owner}-lock-0000000001")).unwrap();
+            let asked = revoke(&data(Duration::from_millis(ttl), &note), &reason);
+            let shown = holder(&name(), &contender, &asked, &STAT);
+            prop_assert_eq!((shown.owner, shown.note.unwrap_or_default()), (Some(owner), note));
+            prop_assert_eq!((shown.revoked, shown.expires_in), (Some(reason), Some(Duration::from_millis(ttl))));
+        }
+
+        #[test]
         fn of_a_foreign_node_only_token_and_age_are_known(data in proptest::collection::vec(any::<u8>(), 0..60)) {
             let contender = Contender::parse("5e1f__lock__0000000004").unwrap();
             let shown = holder(&name(), &contender, &data, &STAT);

@@ -85,6 +85,7 @@ fn parse(text: &[u8]) -> Option<FencingToken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_token_has_one_spelling() {
@@ -106,5 +107,24 @@ mod tests {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
         assert_eq!(parse(&[0xff]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_is_a_token_in_its_one_spelling_or_nothing(text in proptest::collection::vec(any::<u8>(), 0..24), number: u64) {
+            if let Some(token) = parse(&text) {
+                prop_assert_eq!(token.to_string().into_bytes(), text);
+            }
+            prop_assert_eq!(parse(number.to_string().as_bytes()), FencingToken::new(number));
+        }
+
+        #[test]
+        fn what_a_client_presents_and_is_told_reads_back(presented in 1u64..1 << 53, highest in 1u64..1 << 53) {
+            let [presented, highest] = [presented, highest].map(|number| FencingToken::new(number).unwrap());
+            let mut response = http::Response::builder().status(412).body(()).unwrap();
+            super::present(response.headers_mut(), highest);
+            let told = super::refusal(&response, "r", presented).unwrap();
+            prop_assert_eq!((told.presented, told.highest), (presented, highest));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A server's wall clock, moved by the test: a small library (`clock.c`) that the server loads before all others
+//! A process's wall clock, moved by the test: a small library (`clock.c`) that the process loads before all others
 //! and that adds the offset it finds in a file. Linux only.
 //!
 //! `redis-server` reads the wall clock with `gettimeofday` and `time`, the libraries it loads with
@@ -12,8 +12,9 @@ use std::sync::OnceLock;
 
 const SOURCE: &str = include_str!("clock.c");
 
+/// A wall clock for processes that are started with its [`environment`](Self::environment).
 #[derive(Debug)]
-pub(super) struct Clock {
+pub struct Clock {
     library: PathBuf,
     path: PathBuf,
     file: File,
@@ -21,7 +22,10 @@ pub(super) struct Clock {
 
 impl Clock {
     /// Puts the library and the file into `folder`. The clock shows the true time.
-    pub(super) fn make(folder: &Path) -> Self {
+    ///
+    /// # Panics
+    /// If the library cannot be compiled, or the folder is not writable.
+    pub fn make(folder: &Path) -> Self {
         let (library, path) = (folder.join("clock.so"), folder.join("clock"));
         fs::write(&library, compiled()).expect("the folder is writable");
         let file = File::create(&path).expect("the folder is writable");
@@ -30,21 +34,23 @@ impl Clock {
         clock
     }
 
-    pub(super) fn set(&self, offset: i64) {
+    /// Sets it ahead of the true time by so many seconds, or behind it if negative. Takes effect at once.
+    ///
+    /// # Panics
+    /// If its folder is gone.
+    pub fn set(&self, offset: i64) {
         // The reader takes the offset only together with its complement, so never one half of it.
         let bytes = [offset.to_ne_bytes(), (!offset).to_ne_bytes()].concat();
         self.file.write_all_at(&bytes, 0).expect("the folder is writable");
     }
 
-    pub(super) fn environment(&self) -> Vec<String> {
-        vec![
-            format!("LD_PRELOAD={}", self.library.display()),
-            format!("FENCEPOST_CLOCK={}", self.path.display()),
-        ]
+    /// The variables that make a process read this clock.
+    pub fn environment(&self) -> [(&'static str, &Path); 2] {
+        [("LD_PRELOAD", &self.library), ("FENCEPOST_CLOCK", &self.path)]
     }
 
     /// Whether the process has loaded the library. The loader goes on without one that it cannot use.
-    pub(super) fn is_loaded_in(pid: u32) -> bool {
+    pub(crate) fn is_loaded_in(pid: u32) -> bool {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.lines().any(|line| line.ends_with("/clock.so"))
     }

@@ -1,0 +1,193 @@
+//! Futures that are dropped at every await, and renewals that race with releases: nothing stays behind, nothing comes back.
+//!
+//! Leases are long here: what is gone was given back.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use fencepost::Locks;
+use fencepost_testkit::redis::{Fleet, Server};
+
+use crate::fleet::{CALM, bounded, connect, declared, holds, is_clear, ms, patient, take, until};
+
+/// Polls a future up to `count` times and drops it; whether it has completed.
+async fn poll_and_drop<T>(future: impl Future<Output = T>, count: usize) -> bool {
+    let mut future = pin!(future);
+    let mut polls = 0;
+    let polled = std::future::poll_fn(|context| {
+        polls += 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(_) => Poll::Ready(true),
+            Poll::Pending if polls == count => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    });
+    bounded("it is polled", polled).await
+}
+
+/// More polls than an acquire needs that is not in anybody's way.
+const MOST: usize = 40;
+
+/// Drops an acquire at every await, in a place prepared for each.
+async fn at_every_await(fleet: &Fleet, locks: &Locks, prepare: impl AsyncFn()) {
+    for count in 1..MOST {
+        prepare().await;
+        let completed = poll_and_drop(patient(locks, "a").acquire(), count).await;
+        is_clear(fleet).await;
+        if completed {
+            return;
+        }
+    }
+    panic!("not done after {MOST} polls");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_on_any_node() {
+    let fleet = declared(5, CALM).await;
+    at_every_await(&fleet, &connect(&fleet, CALM).await, async || {}).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_scripts_are_forgotten() {
+    let fleet = declared(5, CALM).await;
+    let forget = async || fleet.iter().for_each(|node| drop(node.cli(&["SCRIPT", "FLUSH"])));
+    at_every_await(&fleet, &connect(&fleet, CALM).await, forget).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_counters_disagree() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let disagree = async || {
+        let ahead = crate::fleet::clock(&fleet[1]).max(crate::fleet::counter(&fleet[1])) + 30_000_000;
+        fleet[1].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
+    };
+    at_every_await(&fleet, &locks, disagree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s34_a_waiter_dropped_at_any_await_leaves_no_queue() {
+    let fleet = declared(3, CALM).await;
+    let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let queues = || fleet.iter().filter(|node| !node.keys_like("*:waiters").is_empty()).count();
+    let lock = patient(&others, "a");
+    for count in 1..MOST {
+        let guard = take(&locks).await;
+        let stands = tokio::select! {
+            completed = poll_and_drop(lock.acquire(), count) => {
+                assert!(!completed, "somebody else has it");
+                false
+            }
+            () = until("it stands in line", async || queues() == 3) => true,
+        };
+        until("no waiter is left", async || queues() == 0).await;
+        guard.release().await.unwrap();
+        is_clear(&fleet).await;
+        if stands {
+            return;
+        }
+    }
+    panic!("not in line after {MOST} polls");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s36_an_extension_that_a_frozen_node_hears_after_the_release_makes_nothing_anew() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    for _ in 0..3 {
+        let guard = take(&locks).await;
+        guard.extend().await.unwrap();
+        fleet[0].pause();
+        guard.extend().await.unwrap();
+        guard.release().await.unwrap();
+        fleet[0].resume();
+        is_clear(&fleet).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s36_an_extension_that_reaches_a_node_after_the_validity_makes_nothing_anew() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = locks.lock("a").ttl(ms(500)).acquire().await.unwrap();
+    guard.extend().await.unwrap();
+    fleet[0].pause();
+    guard.extend().await.unwrap();
+    let until_then = guard.valid_until_boottime().unwrap();
+    guard.release().await.unwrap();
+    until("the validity ends", async || crate::fleet::boottime() > until_then + ms(200)).await;
+    fleet[0].resume();
+    // An answer over the same connection: what was sent over it before has been acted on, and what followed from it.
+    assert!(locks.show("a").await.unwrap().is_none());
+    for _ in 0..20 {
+        assert!(!holds(&fleet[0], "a"), "made anew");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s36_an_extension_that_waits_for_a_connection_does_not_outlive_the_release() {
+    let parameters = &format!("{CALM}&timeout=20s");
+    let fleet = declared(3, parameters).await;
+    fleet[0].pause();
+    let locks = connect(&fleet, parameters).await;
+    let guard = take(&locks).await;
+    guard.extend().await.unwrap();
+    guard.release().await.unwrap();
+    let next = patient(&locks, "b").acquire().await.unwrap();
+    next.extend().await.unwrap();
+    fleet[0].resume();
+    // It goes the same way as the other one would, behind it.
+    until("an extension is heard there", async || holds(&fleet[0], "b")).await;
+    next.release().await.unwrap();
+    is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s34_a_release_dropped_at_any_await_takes_nobody_elses_lock() {
+    let fleet = declared(3, CALM).await;
+    let (locks, rival) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    for count in 1..MOST {
+        let guard = take(&locks).await;
+        guard.extend().await.unwrap();
+        let completed = poll_and_drop(guard.release(), count).await;
+        let next = take(&rival).await;
+        next.extend().await.unwrap();
+        // What is still under way of the release comes before this.
+        assert!(locks.lock("b").try_acquire().await.unwrap().is_some());
+        next.extend().await.unwrap();
+        assert!(fleet.iter().filter(|node| holds(node, "a")).count() >= 2);
+        next.release().await.unwrap();
+        if completed {
+            return is_clear(&fleet).await;
+        }
+    }
+    panic!("not done after {MOST} polls");
+}
+
+/// Ends the connections that carry wake-ups, for as long as a task waits, and takes the lock away without any message.
+async fn is_woken_by_time(locks: &Locks, nodes: &[&Server]) {
+    let waiter = tokio::spawn({
+        let lock = patient(locks, "a");
+        async move { lock.acquire().await }
+    });
+    until("it waits", async || locks.stats().waiting_now == 1).await;
+    for node in nodes {
+        node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        node.cli(&["DEL", "lock:a"]);
+    }
+    bounded("it gets the lock", waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s33_a_waiter_whose_messages_are_lost_looks_by_itself() {
+    let (fleet, server) = (declared(3, CALM).await, Server::start());
+    let nodes: Vec<_> = fleet.iter().collect();
+    for _ in 0..3 {
+        nodes.iter().for_each(|node| drop(node.cli(&["SET", "lock:a", "foreign", "PX", "600000"])));
+        is_woken_by_time(&connect(&fleet, CALM).await, &nodes).await;
+        server.cli(&["SET", "lock:a", "foreign", "PX", "600000"]);
+        is_woken_by_time(&Locks::connect(&server.url()).await.unwrap(), &[&server]).await;
+    }
+    is_clear(&fleet).await;
+}

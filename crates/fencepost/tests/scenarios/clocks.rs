@@ -1,0 +1,232 @@
+//! Clocks that are wrong: the servers' from the start, a server's that leaps, a client's.
+
+use fencepost::{Error, Locks, Loss};
+use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::{Clock, Proxy};
+
+use crate::children::client_with;
+use crate::family::Family;
+use crate::fleet::{
+    CALM, LONG, NODE, boottime, clock, connect, counter, declare, declared, holds, ms, patient, take, until,
+    use_once,
+};
+
+const HOUR: i64 = 3600;
+
+/// Clients with and without links of their own belong to one deployment if its name says so. Answers are waited for.
+const NAMED: &str = "max_ttl=20m&deployment=test&timeout=1m";
+
+/// Servers whose clocks can be moved, the first of which is wrong by so many seconds already.
+async fn with_a_wrong_clock(count: usize, seconds: i64) -> (Fleet, Locks) {
+    let fleet = Fleet::start_with(count, |config| config.movable_clock());
+    fleet[0].set_clock(seconds);
+    declare(&fleet, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    (fleet, locks)
+}
+
+/// Tokens with all nodes, without the wrong one, and with it and another one missing.
+async fn tokens_grow(fleet: &mut Fleet, locks: &Locks) {
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        tokens.push(use_once(locks).await);
+    }
+    fleet[0].pause();
+    tokens.push(use_once(locks).await);
+    tokens.push(use_once(&connect(fleet, CALM).await).await);
+    fleet[0].resume();
+    fleet[1].kill();
+    tokens.push(use_once(&connect(fleet, CALM).await).await);
+    tokens.push(use_once(locks).await);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s12_tokens_grow_with_a_node_whose_clock_is_an_hour_ahead() {
+    let (mut fleet, locks) = with_a_wrong_clock(3, HOUR).await;
+    tokens_grow(&mut fleet, &locks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s13_tokens_grow_with_a_node_whose_clock_is_an_hour_behind() {
+    let (mut fleet, locks) = with_a_wrong_clock(3, -HOUR).await;
+    tokens_grow(&mut fleet, &locks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s12_tokens_grow_over_a_clock_that_leaps_there_and_back() {
+    let (fleet, locks) = with_a_wrong_clock(5, 0).await;
+    let mut tokens = vec![use_once(&locks).await];
+    for offset in [HOUR, -HOUR, 0] {
+        fleet[0].set_clock(offset);
+        tokens.push(use_once(&locks).await);
+        tokens.push(use_once(&connect(&fleet, CALM).await).await);
+    }
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s12_a_clock_that_leaps_ahead_does_not_bring_a_second_holder() {
+    let (fleet, locks) = with_a_wrong_clock(3, 0).await;
+    let rival = connect(&fleet, CALM).await;
+    use_once(&rival).await;
+    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    until("the last node has it, too", async || holds(&fleet[2], "a")).await;
+    fleet[2].cli(&["DEL", "lock:a"]);
+    // Its leases end early: the rival would now have nodes 0 and 2.
+    fleet[0].set_clock(HOUR);
+    assert!(!matches!(rival.lock("a").ttl(LONG).try_acquire().await, Ok(Some(_))));
+    let nodes = rival.show("a").await.unwrap().unwrap().nodes;
+    assert!(nodes[0].trouble.as_ref().is_some_and(|trouble| trouble.contains("leapt")), "{nodes:?}");
+    guard.check().unwrap();
+    // The other two are a majority.
+    drop(guard);
+    take(&rival).await.release().await.unwrap();
+    assert!(!holds(&fleet[0], "a"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s12_tokens_grow_on_one_redis_whose_clock_leaps_past_a_lease_and_back() {
+    let server = Server::config().movable_clock().start();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    let old = take(&locks).await;
+    // Exclusion is broken: the server has ended the lease. The old holder learns it at its next renewal.
+    server.set_clock(HOUR);
+    let next = take(&locks).await;
+    assert!(next.token() > old.token());
+    let error = old.extend().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { why: Loss::Taken, .. }), "{error:?}");
+    next.release().await.unwrap();
+    let last = use_once(&locks).await;
+    server.set_clock(0);
+    let mut last = next_token(&locks, last).await;
+    for _ in 0..5 {
+        last = next_token(&locks, last).await;
+    }
+}
+
+async fn next_token(locks: &Locks, last: u64) -> u64 {
+    let token = use_once(locks).await;
+    assert!(token > last, "{token} after {last}");
+    token
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s13_where_a_clock_goes_back_a_lock_lasts_longer_and_never_less() {
+    let (fleet, locks) = with_a_wrong_clock(3, 0).await;
+    let rival = connect(&fleet, CALM).await;
+    let before = use_once(&rival).await;
+    let guard = locks.lock("a").ttl(ms(1000)).renew(false).acquire().await.unwrap();
+    let (token, end) = (guard.token().get(), guard.valid_until_boottime().unwrap());
+    fleet.iter().for_each(|node| node.set_clock(-HOUR));
+    until("its time is over", async || boottime() > end + ms(500)).await;
+    assert!(guard.state().is_lost(), "a client counts by its own clock");
+    assert!(fleet.iter().any(|node| holds(node, "a")), "the nodes count from an hour ago");
+    assert!(!matches!(rival.lock("a").ttl(LONG).try_acquire().await, Ok(Some(_))));
+    // It is not stuck for that hour: who lets go of the guard gives it back.
+    drop(guard);
+    until("it is given back", async || !fleet.iter().any(|node| holds(node, "a"))).await;
+    // Who has not seen these clocks leap takes their votes.
+    let next = use_once(&connect(&fleet, CALM).await).await;
+    assert!(next > token && token > before, "counters do not follow it: {before}, {token}, {next}");
+}
+
+/// Asks a node for the lock `a` as a client with such a clock would.
+fn ask(fleet: &Fleet, proposal: u64) -> u64 {
+    let script = include_str!("../../src/backends/redlock/turn.lua");
+    let node = &fleet[0];
+    let (votes, proposal) = (node.cli(&["GET", NODE]), proposal.to_string());
+    let not_after = (clock(node) + 60_000_000).to_string();
+    let keys = ["lock:a", "{lock:a}:fence", NODE];
+    let words =
+        [["EVAL", script, "3"], keys, ["1000", "somebody", &proposal], [&not_after, &votes, "5000000"]];
+    let granted = node.cli(&words.concat()).parse().unwrap();
+    assert_eq!(counter(node), granted);
+    node.cli(&["DEL", "lock:a", "{lock:a}:fence"]);
+    granted
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s14_a_client_whose_clock_is_ten_years_off_moves_no_counter_out_of_bounds() {
+    let fleet = declared(3, CALM).await;
+    let decade = 10 * 365 * 24 * 3600 * 1_000_000;
+    let (before, bound) = (clock(&fleet[0]), 5_000_000);
+    for proposal in [0, before - decade, before, before + decade, 1 << 53] {
+        let granted = ask(&fleet, proposal);
+        assert!(granted + bound >= before && granted <= clock(&fleet[0]) + bound, "{proposal}: {granted}");
+    }
+    assert!(ask(&fleet, before + decade) > before, "within them, a proposal counts");
+    let token = use_once(&connect(&fleet, CALM).await).await;
+    assert!(token <= clock(&fleet[0]) + bound);
+}
+
+/// A client with a wall clock of its own.
+fn with_clock(url: &str, seconds: i64) -> (Clock, Family, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::make(folder.path());
+    clock.set(seconds);
+    let client = client_with(url, |command| {
+        command.envs(clock.environment());
+    });
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", client.child.id())).unwrap();
+    assert!(maps.contains("/clock.so"), "its clock can be moved");
+    (clock, client, folder)
+}
+
+/// Acquires and releases the lock; its token.
+fn token_of(client: &mut Family) -> u64 {
+    let token = client.ask("acquire 600000").parse().unwrap();
+    assert_eq!(client.ask("release"), "fine");
+    token
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s11_a_client_whose_clock_leaps_an_hour_there_and_back_holds_as_long_as_before() {
+    let (fleet, server) = (declared(3, NAMED).await, Server::start());
+    let (links, link) = (fleet.proxies(), [Proxy::start(server.addr())]);
+    for (url, links, rival) in [
+        (fleet.url_through(&links, NAMED), &links[..], connect(&fleet, NAMED).await),
+        (server.url_at(link[0].addr()), &link[..], Locks::connect(&server.url()).await.unwrap()),
+    ] {
+        let granted = || match links.len() {
+            1 => holds(&server, "a"),
+            _ => fleet.iter().all(|node| holds(node, "a")),
+        };
+        let (clock, mut client, _folder) = with_clock(&url, 0);
+        let mut last = 0;
+        for (offset, during) in [(HOUR, -HOUR), (-HOUR, HOUR), (HOUR, 0)] {
+            // The clock leaps before the acquire, and in the middle of it.
+            clock.set(offset);
+            links.iter().for_each(Proxy::hold_answers);
+            client.tell("acquire 600000");
+            until("it is granted", async || granted()).await;
+            clock.set(during);
+            links.iter().for_each(Proxy::pass);
+            let token = client.answer().parse().unwrap();
+            assert!(token > last, "{token} after {last}");
+            let left = client.ask("state");
+            let left: u64 = left.split(' ').nth(2).unwrap().parse().unwrap();
+            assert!((500_000..=600_000).contains(&left), "{left}");
+            assert!(rival.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
+            assert_eq!(client.ask("extend"), "fine");
+            assert_eq!(client.ask("release"), "fine");
+            last = use_once(&rival).await;
+            assert!(last > token, "{last} after {token}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s14_a_client_that_lives_ten_years_ahead_poisons_no_counter() {
+    let fleet = declared(3, CALM).await;
+    let (locks, bound) = (connect(&fleet, CALM).await, 5_000_000);
+    let mut last = use_once(&locks).await;
+    for years in [10, -10] {
+        let (_clock, mut client, _folder) = with_clock(&fleet.url_with(CALM), years * 365 * 24 * HOUR);
+        for token in [token_of(&mut client), use_once(&locks).await, token_of(&mut client)] {
+            assert!(token > last, "{token} after {last}");
+            last = token;
+        }
+    }
+    assert!(last <= clock(&fleet[0]) + bound, "{last}");
+}
