@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::ballot::{Ballot, Outcome};
 use super::contest::{Contest, Standing};
 use super::failure::Failure;
-use super::farewell::{Farewell, Parting};
+use super::farewell::{Farewell, Parting, Place};
 use super::fleet::Line;
 use super::hold::Held;
 use super::keys::Keys;
 use super::paper::{Kind, Paper};
-use super::quorum::majority;
+use super::quorum::{Nodes, majority};
 use super::{Store, milliseconds, revocation};
 use crate::backend::{Attempt, Grant, Request};
 use crate::backends::redis::inbox::LetterBox;
@@ -35,8 +35,8 @@ pub(super) struct Claim<'a> {
     contest: Contest,
     /// At least this is proposed: more than any counter that was seen.
     hint: u64,
-    /// For waiters, after a first attempt: where hints come in, and the entry in the queues that brings them.
-    queued: Option<(LetterBox, Arc<str>)>,
+    /// For waiters, after a first attempt: where hints come in, and the place in the queues that brings them.
+    queued: Option<(LetterBox, Place)>,
     current: Option<Current>,
 }
 
@@ -120,7 +120,8 @@ impl<'a> Claim<'a> {
     fn stand_in_line(&mut self) {
         let waiter = Owner::fresh();
         let letters = self.store.fleet.inbox.open(waiter, Arc::default());
-        self.queued = Some((letters, format!("{} {waiter}", self.line.channel).into()));
+        let entry = format!("{} {waiter}", self.line.channel).into();
+        self.queued = Some((letters, Place { entry, nodes: Nodes::default() }));
     }
 
     /// How long to wait for nodes in quarantine; the error if there is nothing to wait for.
@@ -157,7 +158,7 @@ impl<'a> Claim<'a> {
     async fn attempt(&mut self, owner: Owner) -> Result<Result<Grant, Failure>> {
         let (store, request) = (self.store, self.request);
         let letters = store.fleet.inbox.open(owner, request.signal.clone());
-        let entry = self.queued.as_ref().map(|(_, entry)| entry.clone());
+        let entry = self.queued.as_ref().map(|(_, place)| place.entry.clone());
         let paper = Paper {
             name: request.name.clone(),
             keys: self.keys.clone(),
@@ -173,6 +174,9 @@ impl<'a> Claim<'a> {
             Outcome::Won { token } => self.won(token).map(Ok),
             Outcome::Failed => {
                 if let Some(current) = self.current.take() {
+                    if let Some((_, place)) = &mut self.queued {
+                        place.asked(&current.ballot.links());
+                    }
                     self.undo(&current.ballot, None);
                 }
                 let failure = ballot.failure();
@@ -204,8 +208,8 @@ impl<'a> Claim<'a> {
                 source: "this attempt has ended".into(),
             });
         };
-        let entry = self.queued.take().map(|(_, entry)| entry);
-        let hold = Held::new(store, &ballot, owner, token, letters, self.line.clone(), entry);
+        let place = self.queued.take().map(|(_, place)| place);
+        let hold = Held::new(store, &ballot, owner, token, letters, self.line.clone(), place);
         Ok(Grant {
             owner,
             token,
@@ -221,13 +225,13 @@ impl<'a> Claim<'a> {
         Some(revocation::holder(&self.request.name, &denial.value, denial.ttl, Some(denial.counter)))
     }
 
-    fn undo(&self, ballot: &Ballot, entry: Option<Arc<str>>) {
+    fn undo(&self, ballot: &Ballot, place: Option<Place>) {
         let life = self.store.fleet.config.key_life(self.request.ttl);
         let parting = Parting {
             keys: self.keys.clone(),
             value: ballot.paper.value.clone(),
             wake: false,
-            entry,
+            place,
             settled_at: ballot.give_up_at,
             over_at: ballot.give_up_at.plus(life),
         };
@@ -237,15 +241,15 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let entry = self.queued.take().map(|(_, entry)| entry);
+        let place = self.queued.take().map(|(_, place)| place);
         match self.current.take() {
             Some(current) => {
                 current.ballot.abandon();
-                self.undo(&current.ballot, entry);
+                self.undo(&current.ballot, place);
             }
             None => {
-                if let Some(entry) = entry {
-                    self.store.leave(&self.line, self.keys.clone(), entry);
+                if let Some(place) = place {
+                    self.store.leave(&self.line, self.keys.clone(), place, self.request.ttl);
                 }
             }
         }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::fleet::{Fleet, Heard, Question, Reach, late};
 use super::keys::Keys;
 use super::node::{Link, Script};
-use super::quorum::majority;
+use super::quorum::{Nodes, majority};
 use crate::backend::lock;
 use crate::backends::redis::connection::Call;
 use crate::backends::redis::resp::Value;
@@ -22,6 +22,20 @@ use crate::errands::Errand;
 use crate::keeper::Keeper;
 use crate::{Result, Verdict};
 
+/// A waiter's place in the queues.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) entry: Arc<str>,
+    /// The nodes that were asked to note it, over any connection.
+    pub(super) nodes: Nodes,
+}
+
+impl Place {
+    pub(super) fn asked(&mut self, links: &[Arc<Link>]) {
+        links.iter().for_each(|link| self.nodes.insert(link.node.index));
+    }
+}
+
 /// What is given back, and for how long it matters.
 #[derive(Clone, Debug)]
 pub(super) struct Parting {
@@ -29,8 +43,8 @@ pub(super) struct Parting {
     pub(super) value: Arc<str>,
     /// Tell the next waiter. Not after an attempt that came to nothing: nobody can use that.
     pub(super) wake: bool,
-    /// A waiter's entry that leaves the queue, too.
-    pub(super) entry: Option<Arc<str>>,
+    /// What a waiter leaves, too.
+    pub(super) place: Option<Place>,
     /// After this, no node takes what was sent before.
     pub(super) settled_at: Moment,
     /// After this, every node has forgotten it by itself.
@@ -96,6 +110,11 @@ impl Farewell {
             if let Err(why) = fleet.put(&farewell, link) {
                 farewell.clone().hear(link.node.index, Heard::Not(Verdict::Unreachable { why }));
             }
+        }
+        // Earlier attempts asked nodes, too, whose connections may be gone by now.
+        let elsewhere = farewell.parting.place.as_ref().map_or(Nodes::default(), |place| place.nodes);
+        for node in elsewhere.iter().filter(|node| links.iter().all(|link| link.node.index != *node)) {
+            farewell.make_up(node);
         }
         farewell.settle();
         farewell
@@ -206,10 +225,10 @@ impl Parting {
         let give_back = |arguments: &[&str], call| {
             link.step(&Step { keys: &keys, arguments, needs_end: false, alone }, sent, call)
         };
-        match (&self.entry, self.wake) {
+        match (&self.place, self.wake) {
             (None, true) => give_back(&["free", &self.value], call),
-            (entry, wake) => {
-                let entry = entry.as_deref().unwrap_or_default();
+            (place, wake) => {
+                let entry = place.as_ref().map_or("", |place| &place.entry);
                 give_back(&["leave", &self.value, entry, if wake { "wake" } else { "quiet" }], call)
             }
         }

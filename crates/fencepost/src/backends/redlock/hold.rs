@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Store;
 use super::ballot::Ballot;
 use super::claim::valid_until;
-use super::farewell::{Farewell, Parting};
+use super::farewell::{Farewell, Parting, Place};
 use super::fleet::{Fleet, Line};
 use super::keys::Keys;
 use super::renewal::{Batch, Renewals, Renewing};
@@ -29,8 +29,8 @@ pub(super) struct Held {
     token: FencingToken,
     keys: Arc<Keys>,
     value: Arc<str>,
-    /// The entry in the queues by which it was waited for.
-    entry: Option<Arc<str>>,
+    /// The place in the queues in which it was waited for.
+    place: Option<Place>,
     trace: Arc<Trace>,
     /// Open for revocations while the lock is held, on the channel that the value names.
     _letters: LetterBox,
@@ -45,7 +45,7 @@ impl Held {
         token: FencingToken,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Arc<str>>,
+        place: Option<Place>,
     ) -> Self {
         let (paper, life) = (&ballot.paper, store.fleet.config.key_life(ballot.paper.ttl));
         let over_at = ballot.give_up_at.plus(life);
@@ -60,7 +60,7 @@ impl Held {
             trace,
             letters,
             line,
-            entry,
+            place,
         )
     }
 
@@ -74,7 +74,7 @@ impl Held {
         trace: Trace,
         letters: LetterBox,
         line: Arc<Line>,
-        entry: Option<Arc<str>>,
+        place: Option<Place>,
     ) -> Self {
         Self {
             fleet: store.fleet.clone(),
@@ -84,7 +84,7 @@ impl Held {
             token,
             keys,
             value,
-            entry,
+            place,
             trace: Arc::new(trace),
             _letters: letters,
             _line: line,
@@ -127,7 +127,7 @@ impl Hold for Held {
                 keys: self.keys.clone(),
                 value: self.value.clone(),
                 wake: true,
-                entry: self.entry.clone(),
+                place: self.place.clone(),
                 settled_at: sent.settled_at(),
                 over_at: sent.over_at(),
             };

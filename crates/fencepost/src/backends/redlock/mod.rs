@@ -33,12 +33,13 @@ mod trace;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use self::claim::Claim;
 use self::config::Config;
-use self::farewell::{Farewell, Parting};
+use self::farewell::{Farewell, Parting, Place};
 use self::fleet::{Fleet, Line, Reach};
 use self::keys::Keys;
 use self::quorum::majority;
@@ -104,8 +105,8 @@ impl Store {
         }
     }
 
-    /// Takes a waiter out of the queues.
-    fn leave(&self, line: &Arc<Line>, keys: Arc<Keys>, entry: Arc<str>) {
+    /// Takes a waiter for a lock of this ttl out of the queues.
+    fn leave(&self, line: &Arc<Line>, keys: Arc<Keys>, place: Place, ttl: Duration) {
         let now = self.fleet.clock.now();
         let link = |node| match self.fleet.reach(line, node, now, false) {
             Reach::Up(link) => Some(link),
@@ -115,11 +116,11 @@ impl Store {
         // Gives back a lock that nobody has, as no value is an entry: only that goes.
         let parting = Parting {
             keys,
-            value: entry.clone(),
+            value: place.entry.clone(),
             wake: false,
-            entry: Some(entry),
+            place: Some(place),
             settled_at: now,
-            over_at: now,
+            over_at: now.plus(self.fleet.config.key_life(ttl)),
         };
         Farewell::say(&self.fleet, &self.keeper, parting, &links);
     }

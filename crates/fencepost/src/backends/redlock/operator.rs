@@ -327,7 +327,7 @@ fn finish(store: &Store, ballot: &Ballot) -> Arc<Farewell> {
         keys: ballot.paper.keys.clone(),
         value: ballot.paper.value.clone(),
         wake: true,
-        entry: None,
+        place: None,
         settled_at: ballot.give_up_at,
         over_at: ballot.give_up_at.plus(ballot.paper.ttl),
     };
