@@ -59,7 +59,8 @@ pub(super) struct Extending {
 
 struct Counting {
     extension: Extension<Moment>,
-    verdicts: Vec<Verdict>,
+    /// What nodes said or ran into that have not kept it.
+    objections: Vec<(usize, Verdict)>,
     /// What was found in the lock's place.
     found: String,
     /// The nodes that have lost it and are not being mended yet.
@@ -67,6 +68,19 @@ struct Counting {
     /// A majority has it.
     extended: bool,
     decided: Option<oneshot::Sender<Result<Renewal, Vec<Verdict>>>>,
+}
+
+impl Counting {
+    /// What each node said.
+    fn verdicts(&self) -> Vec<Verdict> {
+        let verdict =
+            |(node, kept): (usize, &Kept)| match self.objections.iter().rfind(|(other, _)| *other == node) {
+                Some((_, verdict)) => verdict.clone(),
+                None if *kept == Kept::Yes => Verdict::Granted,
+                None => late(),
+            };
+        self.extension.nodes.iter().enumerate().map(verdict).collect()
+    }
 }
 
 impl Batch {
@@ -88,7 +102,7 @@ impl Batch {
             let until = lock(&renewing.trace.0).until;
             let counting = Counting {
                 extension: Extension::new(vec![Kept::Open; n], until),
-                verdicts: vec![late(); n],
+                objections: Vec::new(),
                 found: String::new(),
                 gone: Nodes::default(),
                 extended: false,
@@ -195,22 +209,22 @@ impl Question for Batch {
                     self.fleet.nodes[node].read_clock(time, self.sent, now, &self.fleet.config);
                 }
                 for (index, (one, item)) in self.locks.iter().zip(&items[1..]).enumerate() {
-                    let (kept, verdict, found) = match item {
-                        Value::Int(1) => (Kept::Yes, Verdict::Granted, None),
+                    let (kept, objection, found) = match item {
+                        Value::Int(1) => (Kept::Yes, None, None),
                         Value::Int(0) => {
                             lock(&one.count).gone.insert(node);
-                            (Kept::No, Verdict::Held { by: "nobody any more".to_owned() }, None)
+                            (Kept::No, Some(Verdict::Held { by: "nobody any more".to_owned() }), None)
                         }
                         Value::Text(text) => {
                             let found = String::from_utf8_lossy(text).into_owned();
-                            (Kept::No, Verdict::Held { by: "somebody else".to_owned() }, Some(found))
+                            (Kept::No, Some(Verdict::Held { by: "somebody else".to_owned() }), Some(found))
                         }
                         odd => {
                             let why = format!("an odd answer: {odd:?}");
-                            (Kept::Silent, Verdict::Unreachable { why }, None)
+                            (Kept::Silent, Some(Verdict::Unreachable { why }), None)
                         }
                     };
-                    one.hear(node, kept, verdict, found, self.sent, now);
+                    one.hear(node, kept, objection, found, self.sent, now);
                     let gone = one.gone();
                     if !gone.is_empty() {
                         self.mend(index, gone);
@@ -223,7 +237,7 @@ impl Question for Batch {
                     Heard::Reply(odd) => Verdict::Unreachable { why: format!("an odd answer: {odd:?}") },
                 };
                 for one in &self.locks {
-                    one.hear(node, Kept::Silent, verdict.clone(), None, self.sent, now);
+                    one.hear(node, Kept::Silent, Some(verdict.clone()), None, self.sent, now);
                 }
             }
         }
@@ -259,13 +273,13 @@ impl Extending {
         &self,
         node: usize,
         kept: Kept,
-        verdict: Verdict,
+        objection: Option<Verdict>,
         found: Option<String>,
         sent: Moment,
         now: Moment,
     ) {
         let mut counting = lock(&self.count);
-        counting.verdicts[node] = verdict;
+        counting.objections.extend(objection.map(|verdict| (node, verdict)));
         if let Some(found) = found {
             counting.found = found;
         }
@@ -279,7 +293,7 @@ impl Extending {
                 Ok(Renewal::Renewed { sent, term: Some(term) })
             }
             Extended::Lost => Ok(Renewal::Lost(loss(&counting.found, self.renewing.owner))),
-            Extended::Failed => Err(counting.verdicts.clone()),
+            Extended::Failed => Err(counting.verdicts()),
         };
         if let Some(decided) = counting.decided.take() {
             let _ = decided.send(outcome);
