@@ -7,16 +7,19 @@ token at the resource before it reads, or a stale writer can slip in between its
         fence.activate(connection, "account:7", guard.token)
         ...
 
+`activate_with` sends the token and the first statement behind it in one round trip.
+
 PostgreSQL needs `SQL` once, by a migration or by `install`. Redis needs nothing. `Fenced` is for what lives in this process.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from ._errors import Invalid, StaleToken, Unsupported
@@ -32,6 +35,8 @@ __all__ = [
     "StaleToken",
     "activate",
     "activate_async",
+    "activate_with",
+    "activate_with_async",
     "install",
     "install_async",
     "stale_token",
@@ -56,16 +61,46 @@ def activate(transaction: Any, resource: str, token: int, *, once: bool = False)
     transaction: a connection or cursor of psycopg or Django, or a Connection or Session of SQLAlchemy.
     once: for an effect that must happen once a token: refuses also one that was seen before.
     """
-    _refuse_outside(_connection(transaction))
-    with translated():
+    connection = _connection(transaction)
+    with translated(), _answered(connection):
+        _refuse_outside(connection)
         _execute(transaction, _function(once), (resource, token))
 
 
 async def activate_async(transaction: Any, resource: str, token: int, *, once: bool = False) -> None:
     """As `activate`, for a connection of asyncpg, an async one of psycopg, or an AsyncConnection or AsyncSession."""
-    _refuse_outside(await _connection_async(transaction))
+    connection = await _connection_async(transaction)
     with translated():
-        await _execute_async(transaction, _function(once), (resource, token))
+        async with _answered(connection):
+            _refuse_outside(connection)
+            await _execute_async(transaction, _function(once), (resource, token))
+
+
+def activate_with(
+    transaction: Any, resource: str, token: int, query: Any, params: Any = None, *, once: bool = False
+) -> Any:
+    """`activate` together with the first statement of a transaction, in one round trip: the token is sent first, and if it is refused,
+    the server does not run the statement. Returns the cursor of the statement, as psycopg's `execute(query, params)` does.
+
+    transaction: a connection or cursor of psycopg. Other drivers cannot send two statements at once: there, call `activate`.
+    """
+    with translated(), _pipeline(transaction, "__enter__"):
+        connection = _connection(transaction)
+        _refuse_outside(connection)
+        connection.execute(_function(once), (resource, token))
+        return transaction.execute(query, params)
+
+
+async def activate_with_async(
+    transaction: Any, resource: str, token: int, query: Any, params: Any = None, *, once: bool = False
+) -> Any:
+    """As `activate_with`, for an async connection or cursor of psycopg."""
+    with translated():
+        async with _pipeline(transaction, "__aenter__"):
+            connection = _connection(transaction)
+            _refuse_outside(connection)
+            await connection.execute(_function(once), (resource, token))
+            return await transaction.execute(query, params)
 
 
 def install(connection: Any) -> None:
@@ -144,6 +179,25 @@ async def _connection_async(target: Any) -> Any:
     return (await connection.get_raw_connection()).dbapi_connection
 
 
+def _answered(connection: Any) -> Any:
+    """Where psycopg collects statements in a pipeline, one more around ours waits for all answers at its end, so that a refusal does not come
+    later and from somewhere else; and at its beginning, so that it is known whether there is a transaction."""
+    driver = connection.connection if hasattr(connection, "in_atomic_block") else connection
+    collects = getattr(getattr(driver, "info", None), "pipeline_status", 0)
+    return driver.pipeline() if collects else nullcontext()
+
+
+def _pipeline(target: Any, enters: str) -> Any:
+    connection = None if _of_sqlalchemy(target) else _connection(target)
+    pipeline = connection.pipeline() if hasattr(connection, "pipeline") else None
+    if not hasattr(pipeline, enters):
+        raise Unsupported(
+            f"a {type(target).__module__}.{type(target).__qualname__} cannot send two statements at once here; call activate (or "
+            "activate_async), and then run the statement by itself"
+        )
+    return pipeline
+
+
 def _refuse_outside(connection: Any) -> None:
     if not _in_transaction(connection):
         raise Invalid(
@@ -174,7 +228,10 @@ def _execute(target: Any, sql: str, values: tuple[Any, ...]) -> None:
         connection.exec_driver_sql("SELECT 1")  # begins the transaction that the caller commits
         _execute(connection.connection.driver_connection, sql, ())
     elif hasattr(target, "execute"):
-        target.execute(sql, values or None)
+        sent = target.execute(sql, values or None)
+        if inspect.iscoroutine(sent):
+            sent.close()
+            raise Unsupported(f"a {type(target).__module__}.{type(target).__qualname__} is for asyncio: await the async form of this")
     elif hasattr(target, "cursor"):
         with target.cursor() as cursor:
             cursor.execute(sql, values or None)

@@ -1,6 +1,7 @@
 //! `activate` together with the first statement of the caller's own transaction: the token first, in one round trip.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost::FencingToken;
@@ -103,6 +104,26 @@ async fn a_read_that_is_sent_along_sees_what_the_older_holder_wrote() {
         first.commit().await.unwrap();
         assert_eq!(bounded("it gets in", second).await.unwrap(), round as i64 + 1);
     }
+}
+
+/// As psql sends it, and whoever else has neither parameters nor a pipeline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_statements_in_one_string_are_as_good() {
+    let database = Arc::new(with_account());
+    let mut older = database.client().await;
+    let first = older.transaction().await.unwrap();
+    activate(&first, "account", token(7)).await.unwrap();
+    first.execute(ADD, &[]).await.unwrap();
+    let newer = database.clone();
+    let string = format!("BEGIN; SELECT fencepost_fence.activate('account', 8); {READ}; {ADD}; COMMIT");
+    let second = tokio::task::spawn_blocking(move || newer.psql(&string));
+    waits(&database).await;
+    first.commit().await.unwrap();
+    let said = bounded("it gets in", second).await.unwrap();
+    assert!(said.lines().any(|line| line == "1"), "{said}");
+    let stale = format!("BEGIN; SELECT fencepost_fence.activate('account', 7); {ADD}; COMMIT");
+    assert!(database.refused(&stale).contains("FP010"));
+    assert_eq!(database.psql(READ), "2");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
