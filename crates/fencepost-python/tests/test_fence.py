@@ -220,9 +220,11 @@ def test_a_token_in_a_pipeline_is_refused_where_it_is_shown(database: str, name:
     # Statements in a pipeline look like a transaction to the client, and are none for the next ones.
     with psycopg.connect(database, autocommit=True) as connection, connection.pipeline():
         connection.execute("SELECT 1")
-        for activate in (fence.activate, lambda *values: fence.activate_with(*values, "SELECT 1")):
-            with pytest.raises(fencepost.Invalid, match="no transaction"):
-                activate(connection, name, 43)
+        with pytest.raises(fencepost.Invalid, match="no transaction"):
+            fence.activate(connection, name, 43)
+        connection.execute("SELECT 1")
+        with pytest.raises(fencepost.Invalid, match="no transaction"):
+            fence.activate_with(connection, name, 43, "SELECT 1")
         with connection.transaction():
             fence.activate(connection, name, 42)
             assert fence.activate_with(connection, name, 42, "SELECT 5").fetchone() == (5,)

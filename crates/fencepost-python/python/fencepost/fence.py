@@ -14,15 +14,15 @@ PostgreSQL needs `SQL` once, by a migration or by `install`. Redis needs nothing
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from ._errors import Invalid, StaleToken, Unsupported
+from ._drivers import answered, connection_of, connection_of_async, execute, execute_async, pipeline_of, refuse_outside
+from ._errors import Invalid, StaleToken
 from ._fencepost import FENCE_LUA as LUA
 from ._fencepost import FENCE_SQL as SQL
 
@@ -61,19 +61,19 @@ def activate(transaction: Any, resource: str, token: int, *, once: bool = False)
     transaction: a connection or cursor of psycopg or Django, or a Connection or Session of SQLAlchemy.
     once: for an effect that must happen once a token: refuses also one that was seen before.
     """
-    connection = _connection(transaction)
-    with translated(), _answered(connection):
-        _refuse_outside(connection)
-        _execute(transaction, _function(once), (resource, token))
+    connection = connection_of(transaction)
+    with translated(), answered(connection):
+        refuse_outside(connection)
+        execute(transaction, _function(once), (resource, token))
 
 
 async def activate_async(transaction: Any, resource: str, token: int, *, once: bool = False) -> None:
     """As `activate`, for a connection of asyncpg, an async one of psycopg, or an AsyncConnection or AsyncSession."""
-    connection = await _connection_async(transaction)
+    connection = await connection_of_async(transaction)
     with translated():
-        async with _answered(connection):
-            _refuse_outside(connection)
-            await _execute_async(transaction, _function(once), (resource, token))
+        async with answered(connection):
+            refuse_outside(connection)
+            await execute_async(transaction, _function(once), (resource, token))
 
 
 def activate_with(
@@ -84,9 +84,9 @@ def activate_with(
 
     transaction: a connection or cursor of psycopg. Other drivers cannot send two statements at once: there, call `activate`.
     """
-    with translated(), _pipeline(transaction, "__enter__"):
-        connection = _connection(transaction)
-        _refuse_outside(connection)
+    with translated(), pipeline_of(transaction, "__enter__"):
+        connection = connection_of(transaction)
+        refuse_outside(connection)
         connection.execute(_function(once), (resource, token))
         return transaction.execute(query, params)
 
@@ -96,21 +96,21 @@ async def activate_with_async(
 ) -> Any:
     """As `activate_with`, for an async connection or cursor of psycopg."""
     with translated():
-        async with _pipeline(transaction, "__aenter__"):
-            connection = _connection(transaction)
-            _refuse_outside(connection)
+        async with pipeline_of(transaction, "__aenter__"):
+            connection = connection_of(transaction)
+            refuse_outside(connection)
             await connection.execute(_function(once), (resource, token))
             return await transaction.execute(query, params)
 
 
 def install(connection: Any) -> None:
     """Makes the functions of `SQL` in a database. Again, it changes nothing."""
-    _execute(connection, SQL, ())
+    execute(connection, SQL, ())
 
 
 async def install_async(connection: Any) -> None:
     """As `install`, for the connections that `activate_async` takes."""
-    await _execute_async(connection, SQL, ())
+    await execute_async(connection, SQL, ())
 
 
 def stale_token(error: BaseException | None) -> StaleToken | None:
@@ -141,125 +141,6 @@ def translated() -> Iterator[None]:
 
 def _function(once: bool) -> str:
     return f"SELECT fencepost_fence.activate{'_once' if once else ''}(%s, %s)"
-
-
-def _of_sqlalchemy(target: Any) -> bool:
-    return any(base.__module__.startswith("sqlalchemy") for base in type(target).__mro__)
-
-
-_NAMES = ("resource", "token")
-
-
-def _statement(sql: str) -> Any:
-    """A statement as SQLAlchemy takes it."""
-    import sqlalchemy
-
-    return sqlalchemy.text(sql % tuple(f":{name}" for name in _NAMES))
-
-
-def _connection(target: Any) -> Any:
-    """The connection that knows whether there is a transaction."""
-    if _of_sqlalchemy(target):
-        if not hasattr(target, "execute"):
-            raise _unknown(target)
-        connection = target if hasattr(target, "exec_driver_sql") else target.connection()
-        return connection.connection.dbapi_connection
-    if hasattr(target, "in_atomic_block"):
-        return target
-    # Behind a cursor: the connection, and in Django what is around it.
-    return getattr(target, "db", None) or getattr(target, "connection", None) or target
-
-
-async def _connection_async(target: Any) -> Any:
-    if not _of_sqlalchemy(target):
-        return getattr(target, "connection", None) or target
-    if not hasattr(target, "execute"):
-        raise _unknown(target)
-    connection = target if hasattr(target, "get_raw_connection") else await target.connection()
-    return (await connection.get_raw_connection()).dbapi_connection
-
-
-def _answered(connection: Any) -> Any:
-    """Where psycopg collects statements in a pipeline, one more around ours waits for all answers at its end, so that a refusal does not come
-    later and from somewhere else; and at its beginning, so that it is known whether there is a transaction."""
-    driver = connection.connection if hasattr(connection, "in_atomic_block") else connection
-    collects = getattr(getattr(driver, "info", None), "pipeline_status", 0)
-    return driver.pipeline() if collects else nullcontext()
-
-
-def _pipeline(target: Any, enters: str) -> Any:
-    connection = None if _of_sqlalchemy(target) else _connection(target)
-    pipeline = connection.pipeline() if hasattr(connection, "pipeline") else None
-    if not hasattr(pipeline, enters):
-        raise Unsupported(
-            f"a {type(target).__module__}.{type(target).__qualname__} cannot send two statements at once here; call activate (or "
-            "activate_async), and then run the statement by itself"
-        )
-    return pipeline
-
-
-def _refuse_outside(connection: Any) -> None:
-    if not _in_transaction(connection):
-        raise Invalid(
-            "there is no transaction here, so the token would keep nobody out; begin one on this connection, activate, and "
-            "write before it is committed"
-        )
-
-
-def _in_transaction(connection: Any) -> bool:
-    if hasattr(connection, "in_atomic_block"):  # Django
-        return bool(connection.in_atomic_block or not connection.get_autocommit())
-    if hasattr(connection, "is_in_transaction"):  # asyncpg
-        return bool(connection.is_in_transaction())
-    if hasattr(connection, "fetchval"):
-        raise Unsupported("a pool runs each statement on any of its connections; take one, and begin a transaction on it")
-    # Elsewhere a transaction begins by itself, unless that was switched off; then one may have been begun.
-    begun = getattr(getattr(connection, "info", None), "transaction_status", 0)
-    return not getattr(connection, "autocommit", False) or begun != 0
-
-
-def _execute(target: Any, sql: str, values: tuple[Any, ...]) -> None:
-    if _of_sqlalchemy(target):
-        if values:
-            target.execute(_statement(sql), dict(zip(_NAMES, values)))
-            return
-        # Several statements at once are for the driver itself.
-        connection = target if hasattr(target, "exec_driver_sql") else target.connection()
-        connection.exec_driver_sql("SELECT 1")  # begins the transaction that the caller commits
-        _execute(connection.connection.driver_connection, sql, ())
-    elif hasattr(target, "execute"):
-        sent = target.execute(sql, values or None)
-        if inspect.iscoroutine(sent):
-            sent.close()
-            raise Unsupported(f"a {type(target).__module__}.{type(target).__qualname__} is for asyncio: await the async form of this")
-    elif hasattr(target, "cursor"):
-        with target.cursor() as cursor:
-            cursor.execute(sql, values or None)
-    else:
-        raise _unknown(target)
-
-
-async def _execute_async(target: Any, sql: str, values: tuple[Any, ...]) -> None:
-    if _of_sqlalchemy(target):
-        if values:
-            await target.execute(_statement(sql), dict(zip(_NAMES, values)))
-            return
-        # Several statements at once are for the driver itself.
-        connection = target if hasattr(target, "get_raw_connection") else await target.connection()
-        await (await connection.get_raw_connection()).driver_connection.execute(sql)
-    elif hasattr(target, "fetchval"):
-        await target.execute(sql.replace("%s", "$1", 1).replace("%s", "$2", 1), *values)
-    elif hasattr(target, "execute"):
-        await target.execute(sql, values or None)
-    else:
-        raise _unknown(target)
-
-
-def _unknown(target: Any) -> Unsupported:
-    return Unsupported(
-        f"a {type(target).__module__}.{type(target).__qualname__} is no connection that is known here; run "
-        "SELECT fencepost_fence.activate(resource, token) by it yourself, and pass its errors to stale_token()"
-    )
 
 
 # Redis: the script runs check and command in one step.
