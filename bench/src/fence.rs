@@ -139,6 +139,14 @@ impl Rows {
         transaction.commit().await.expect("a commit");
     }
 
+    async fn together(&mut self) {
+        let transaction = self.client.transaction().await.expect("a transaction");
+        let update = transaction.execute(&self.plain, &[&VALUE]);
+        let updated = fence_postgres::activate_with(&transaction, "row:7", token(), update).await;
+        updated.expect("a token").expect("an update");
+        transaction.commit().await.expect("a commit");
+    }
+
     async fn begun(&mut self) {
         let transaction = fence_postgres::begin(&mut self.client, "row:7", token()).await.expect("a token");
         transaction.execute(&self.plain, &[&VALUE]).await.expect("an update");
@@ -154,13 +162,18 @@ fn in_postgres(rounds: usize) {
     for (setting, what, goal) in [("on", "", Some(1.3)), ("off", ", no disk", None)] {
         let set = format!("SET synchronous_commit = {setting}");
         runtime.block_on(rows.client.batch_execute(&set)).expect("a setting");
-        let (mut begun, mut transactions, mut triggered, mut inline) = (vec![], vec![], vec![], vec![]);
+        let (mut begun, mut together, mut apart) = (vec![], vec![], vec![]);
+        let (mut triggered, mut inline) = (vec![], vec![]);
         for _ in 0..rounds {
             begun.push(in_turns(&runtime, async |with| match with {
                 true => rows.begun().await,
                 false => rows.transaction(false).await,
             }));
-            transactions.push(in_turns(&runtime, async |with| rows.transaction(with).await));
+            together.push(in_turns(&runtime, async |with| match with {
+                true => rows.together().await,
+                false => rows.transaction(false).await,
+            }));
+            apart.push(in_turns(&runtime, async |with| rows.transaction(with).await));
             triggered.push(in_turns(&runtime, async |with| match with {
                 true => rows.guarded(&rows.triggered).await,
                 false => rows.update().await,
@@ -171,7 +184,8 @@ fn in_postgres(rounds: usize) {
             }));
         }
         report_times(&format!("postgres{what}: transaction by begin"), goal, &begun);
-        report_times(&format!("postgres{what}: transaction with activate"), goal, &transactions);
+        report_times(&format!("postgres{what}: transaction, activate_with"), goal, &together);
+        report_times(&format!("postgres{what}: transaction, activate alone"), None, &apart);
         report_times(&format!("postgres{what}: UPDATE with the trigger"), goal, &triggered);
         report_times(&format!("postgres{what}: inline WHERE"), goal, &inline);
     }

@@ -15,6 +15,7 @@ import redis.asyncio
 import sqlalchemy
 import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
+from conftest import eventually
 
 import fencepost
 from fencepost import StaleToken, fence
@@ -146,6 +147,115 @@ async def test_postgres_refuses_a_token_outside_a_transaction_in_a_loop(database
             with pytest.raises(fencepost.Invalid, match="no transaction"):
                 await fence.activate_async(target, name, 42)
     await engine.dispose()
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("kind", ["connection", "cursor"])
+def test_a_token_goes_together_with_the_first_statement(database: str, name: str, kind: str, once: bool) -> None:
+    with psycopg.connect(database) as connection:
+        target: Any = connection if kind == "connection" else connection.cursor()
+        cursor = fence.activate_with(target, name, 42, "SELECT %s::text", ("read",), once=once)
+        assert cursor.fetchone() == ("read",) and connection.info.pipeline_status == psycopg.pq.PipelineStatus.OFF
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            fence.activate_with(target, name, 43, "SELECT 1 / 0")
+    for token in (41, 42) if once else (41,):
+        with psycopg.connect(database) as connection:
+            fence.activate(connection, name, 42)
+        with psycopg.connect(database) as connection, pytest.raises(StaleToken) as stale:
+            fence.activate_with(connection, name, token, "INSERT INTO account VALUES (99, 1)", once=once)
+        assert (stale.value.presented, stale.value.highest) == (token, 42)
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT count(*) FROM account WHERE id = 99").fetchone() == (0,)
+
+
+async def test_a_token_goes_together_with_the_first_statement_in_a_loop(database: str, name: str) -> None:
+    async with await psycopg.AsyncConnection.connect(database) as connection:
+        for target in (connection, connection.cursor()):
+            cursor = await fence.activate_with_async(target, name, 42, "SELECT %s::text", ("read",))
+            assert await cursor.fetchone() == ("read",)
+        await connection.commit()
+        with pytest.raises(StaleToken) as stale:
+            await fence.activate_with_async(connection, name, 41, "SELECT 1")
+        assert (stale.value.presented, stale.value.highest) == (41, 42)
+        await connection.rollback()
+        with pytest.raises(StaleToken):
+            await fence.activate_with_async(connection, name, 42, "SELECT 1", once=True)
+
+
+def test_a_read_that_goes_together_with_a_token_is_behind_it(database: str, name: str) -> None:
+    """It waits for the older holder, and sees what that one wrote."""
+    seen: list[Any] = []
+
+    def newer() -> None:
+        with psycopg.connect(database, application_name=name) as connection:
+            read = fence.activate_with(connection, name, 42, "SELECT balance FROM account WHERE id = 8")
+            seen.append(read.fetchone())
+
+    with psycopg.connect(database, autocommit=True) as watcher, psycopg.connect(database) as older:
+        watcher.execute("INSERT INTO account VALUES (8, 100)")
+        fence.activate_with(older, name, 41, "UPDATE account SET balance = 105, fence = 41 WHERE id = 8")
+        thread = threading.Thread(target=newer)
+        thread.start()
+        waiting = "SELECT FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+        eventually("the newer one waits", lambda: watcher.execute(waiting, (name,)).fetchone() is not None)
+        older.commit()
+        thread.join()
+    assert seen == [(105,)]
+
+
+def test_a_token_in_a_pipeline_is_refused_where_it_is_shown(database: str, name: str) -> None:
+    with psycopg.connect(database) as connection:
+        fence.activate(connection, name, 42)
+    for begun in (False, True):
+        with psycopg.connect(database) as connection, connection.pipeline():
+            if begun:
+                connection.execute("SELECT 1")
+            with pytest.raises(StaleToken):
+                fence.activate(connection, name, 41)
+        with psycopg.connect(database) as connection, connection.pipeline():
+            if begun:
+                connection.execute("SELECT 1")
+            fence.activate(connection, name, 42)
+            assert fence.activate_with(connection, name, 42, "SELECT 5").fetchone() == (5,)
+    # Statements in a pipeline look like a transaction to the client, and are none for the next ones.
+    with psycopg.connect(database, autocommit=True) as connection, connection.pipeline():
+        connection.execute("SELECT 1")
+        with pytest.raises(fencepost.Invalid, match="no transaction"):
+            fence.activate(connection, name, 43)
+        connection.execute("SELECT 1")
+        with pytest.raises(fencepost.Invalid, match="no transaction"):
+            fence.activate_with(connection, name, 43, "SELECT 1")
+        with connection.transaction():
+            fence.activate(connection, name, 42)
+            assert fence.activate_with(connection, name, 42, "SELECT 5").fetchone() == (5,)
+
+
+async def test_a_token_in_a_pipeline_is_refused_where_it_is_shown_in_a_loop(database: str, name: str) -> None:
+    async with await psycopg.AsyncConnection.connect(database) as connection:
+        await fence.activate_async(connection, name, 42)
+        await connection.commit()
+        async with connection.pipeline():
+            with pytest.raises(StaleToken):
+                await fence.activate_async(connection, name, 41)
+
+
+async def test_who_cannot_send_two_statements_at_once_is_told_what_to_do(database: str, name: str) -> None:
+    engine = sqlalchemy.create_engine(database.replace("postgres://", "postgresql+psycopg://"))
+    with engine.connect() as connection, pytest.raises(fencepost.Unsupported, match="call activate"):
+        fence.activate_with(connection, name, 42, "SELECT 1")
+    engine.dispose()
+    other = await asyncpg.connect(database)
+    async with other.transaction():
+        with pytest.raises(fencepost.Unsupported, match="activate_async"):
+            await fence.activate_with_async(other, name, 42, "SELECT 1")
+    await other.close()
+    async with await psycopg.AsyncConnection.connect(database) as third:
+        with pytest.raises(fencepost.Unsupported, match="two statements"):
+            fence.activate_with(third, name, 42, "SELECT 1")
+        with pytest.raises(fencepost.Unsupported, match="asyncio"):
+            fence.activate(third, name, 42)
+    with psycopg.connect(database) as fourth:
+        fence.activate(fourth, name, 1)
 
 
 def test_the_triggers_refusal_is_translated(database: str) -> None:

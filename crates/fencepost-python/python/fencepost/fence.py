@@ -7,6 +7,8 @@ token at the resource before it reads, or a stale writer can slip in between its
         fence.activate(connection, "account:7", guard.token)
         ...
 
+`activate_with` sends the token and the first statement behind it in one round trip.
+
 PostgreSQL needs `SQL` once, by a migration or by `install`. Redis needs nothing. `Fenced` is for what lives in this process.
 """
 
@@ -19,7 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from ._errors import Invalid, StaleToken, Unsupported
+from ._drivers import answered, connection_of, connection_of_async, execute, execute_async, pipeline_of, refuse_outside
+from ._errors import Invalid, StaleToken
 from ._fencepost import FENCE_LUA as LUA
 from ._fencepost import FENCE_SQL as SQL
 
@@ -32,6 +35,8 @@ __all__ = [
     "StaleToken",
     "activate",
     "activate_async",
+    "activate_with",
+    "activate_with_async",
     "install",
     "install_async",
     "stale_token",
@@ -56,26 +61,56 @@ def activate(transaction: Any, resource: str, token: int, *, once: bool = False)
     transaction: a connection or cursor of psycopg or Django, or a Connection or Session of SQLAlchemy.
     once: for an effect that must happen once a token: refuses also one that was seen before.
     """
-    _refuse_outside(_connection(transaction))
-    with translated():
-        _execute(transaction, _function(once), (resource, token))
+    connection = connection_of(transaction)
+    with translated(), answered(connection):
+        refuse_outside(connection)
+        execute(transaction, _function(once), (resource, token))
 
 
 async def activate_async(transaction: Any, resource: str, token: int, *, once: bool = False) -> None:
     """As `activate`, for a connection of asyncpg, an async one of psycopg, or an AsyncConnection or AsyncSession."""
-    _refuse_outside(await _connection_async(transaction))
+    connection = await connection_of_async(transaction)
     with translated():
-        await _execute_async(transaction, _function(once), (resource, token))
+        async with answered(connection):
+            refuse_outside(connection)
+            await execute_async(transaction, _function(once), (resource, token))
+
+
+def activate_with(
+    transaction: Any, resource: str, token: int, query: Any, params: Any = None, *, once: bool = False
+) -> Any:
+    """`activate` together with the first statement of a transaction, in one round trip: the token is sent first, and if it is refused,
+    the server does not run the statement. Returns the cursor of the statement, as psycopg's `execute(query, params)` does.
+
+    transaction: a connection or cursor of psycopg. Other drivers cannot send two statements at once: there, call `activate`.
+    """
+    with translated(), pipeline_of(transaction, "__enter__"):
+        connection = connection_of(transaction)
+        refuse_outside(connection)
+        connection.execute(_function(once), (resource, token))
+        return transaction.execute(query, params)
+
+
+async def activate_with_async(
+    transaction: Any, resource: str, token: int, query: Any, params: Any = None, *, once: bool = False
+) -> Any:
+    """As `activate_with`, for an async connection or cursor of psycopg."""
+    with translated():
+        async with pipeline_of(transaction, "__aenter__"):
+            connection = connection_of(transaction)
+            refuse_outside(connection)
+            await connection.execute(_function(once), (resource, token))
+            return await transaction.execute(query, params)
 
 
 def install(connection: Any) -> None:
     """Makes the functions of `SQL` in a database. Again, it changes nothing."""
-    _execute(connection, SQL, ())
+    execute(connection, SQL, ())
 
 
 async def install_async(connection: Any) -> None:
     """As `install`, for the connections that `activate_async` takes."""
-    await _execute_async(connection, SQL, ())
+    await execute_async(connection, SQL, ())
 
 
 def stale_token(error: BaseException | None) -> StaleToken | None:
@@ -106,103 +141,6 @@ def translated() -> Iterator[None]:
 
 def _function(once: bool) -> str:
     return f"SELECT fencepost_fence.activate{'_once' if once else ''}(%s, %s)"
-
-
-def _of_sqlalchemy(target: Any) -> bool:
-    return any(base.__module__.startswith("sqlalchemy") for base in type(target).__mro__)
-
-
-_NAMES = ("resource", "token")
-
-
-def _statement(sql: str) -> Any:
-    """A statement as SQLAlchemy takes it."""
-    import sqlalchemy
-
-    return sqlalchemy.text(sql % tuple(f":{name}" for name in _NAMES))
-
-
-def _connection(target: Any) -> Any:
-    """The connection that knows whether there is a transaction."""
-    if _of_sqlalchemy(target):
-        if not hasattr(target, "execute"):
-            raise _unknown(target)
-        connection = target if hasattr(target, "exec_driver_sql") else target.connection()
-        return connection.connection.dbapi_connection
-    if hasattr(target, "in_atomic_block"):
-        return target
-    # Behind a cursor: the connection, and in Django what is around it.
-    return getattr(target, "db", None) or getattr(target, "connection", None) or target
-
-
-async def _connection_async(target: Any) -> Any:
-    if not _of_sqlalchemy(target):
-        return getattr(target, "connection", None) or target
-    if not hasattr(target, "execute"):
-        raise _unknown(target)
-    connection = target if hasattr(target, "get_raw_connection") else await target.connection()
-    return (await connection.get_raw_connection()).dbapi_connection
-
-
-def _refuse_outside(connection: Any) -> None:
-    if not _in_transaction(connection):
-        raise Invalid(
-            "there is no transaction here, so the token would keep nobody out; begin one on this connection, activate, and "
-            "write before it is committed"
-        )
-
-
-def _in_transaction(connection: Any) -> bool:
-    if hasattr(connection, "in_atomic_block"):  # Django
-        return bool(connection.in_atomic_block or not connection.get_autocommit())
-    if hasattr(connection, "is_in_transaction"):  # asyncpg
-        return bool(connection.is_in_transaction())
-    if hasattr(connection, "fetchval"):
-        raise Unsupported("a pool runs each statement on any of its connections; take one, and begin a transaction on it")
-    # Elsewhere a transaction begins by itself, unless that was switched off; then one may have been begun.
-    begun = getattr(getattr(connection, "info", None), "transaction_status", 0)
-    return not getattr(connection, "autocommit", False) or begun != 0
-
-
-def _execute(target: Any, sql: str, values: tuple[Any, ...]) -> None:
-    if _of_sqlalchemy(target):
-        if values:
-            target.execute(_statement(sql), dict(zip(_NAMES, values)))
-            return
-        # Several statements at once are for the driver itself.
-        connection = target if hasattr(target, "exec_driver_sql") else target.connection()
-        connection.exec_driver_sql("SELECT 1")  # begins the transaction that the caller commits
-        _execute(connection.connection.driver_connection, sql, ())
-    elif hasattr(target, "execute"):
-        target.execute(sql, values or None)
-    elif hasattr(target, "cursor"):
-        with target.cursor() as cursor:
-            cursor.execute(sql, values or None)
-    else:
-        raise _unknown(target)
-
-
-async def _execute_async(target: Any, sql: str, values: tuple[Any, ...]) -> None:
-    if _of_sqlalchemy(target):
-        if values:
-            await target.execute(_statement(sql), dict(zip(_NAMES, values)))
-            return
-        # Several statements at once are for the driver itself.
-        connection = target if hasattr(target, "get_raw_connection") else await target.connection()
-        await (await connection.get_raw_connection()).driver_connection.execute(sql)
-    elif hasattr(target, "fetchval"):
-        await target.execute(sql.replace("%s", "$1", 1).replace("%s", "$2", 1), *values)
-    elif hasattr(target, "execute"):
-        await target.execute(sql, values or None)
-    else:
-        raise _unknown(target)
-
-
-def _unknown(target: Any) -> Unsupported:
-    return Unsupported(
-        f"a {type(target).__module__}.{type(target).__qualname__} is no connection that is known here; run "
-        "SELECT fencepost_fence.activate(resource, token) by it yourself, and pass its errors to stale_token()"
-    )
 
 
 # Redis: the script runs check and command in one step.

@@ -19,10 +19,9 @@ fn the_sql_runs_as_it_stands() {
         "CREATE TABLE account (id integer PRIMARY KEY, balance bigint); INSERT INTO account VALUES (7, 100)",
     );
     let blocks = blocks("sql");
-    assert_eq!(blocks.len(), 3);
-    for block in blocks {
-        database.psql(block);
-    }
+    assert_eq!(blocks.len(), 4);
+    let answers: Vec<_> = blocks.into_iter().map(|block| database.psql(block)).collect();
+    assert_eq!(answers[1].lines().last(), Some("105"), "one string, all its answers: {}", answers[1]);
     assert_eq!(database.psql("SELECT balance, fence FROM account"), "105|42");
     let inline = "UPDATE account SET balance = 105, fence = 42 WHERE id = 7 AND fence <= 42";
     assert!(PAGE.contains(inline));

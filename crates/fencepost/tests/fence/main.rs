@@ -10,12 +10,12 @@ mod http_ends;
 mod interleavings;
 mod many;
 mod overlap;
-
 mod postgres;
 mod redis;
 mod stage;
 mod subjects;
 mod suite;
+mod together;
 mod trigger;
 mod trigger_ways;
 mod trigger_years;

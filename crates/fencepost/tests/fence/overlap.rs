@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fencepost::fence::{Fence, postgres::activate};
+use fencepost::fence::{Fence, postgres::activate_with};
 use tokio::task::JoinSet;
 
 use crate::stage::{Database, bounded, calm, redis, token};
@@ -107,16 +107,18 @@ async fn additions_in_transactions_are_not_lost() {
     for lane in 0..LANES {
         let (mut client, tally) = (database.client().await, tally.clone());
         lanes.spawn(async move {
+            let read = client.prepare("SELECT n FROM account").await.unwrap();
             while let Some(next) = tally.next() {
                 for _ in 0..TIMES {
                     let transaction = client.transaction().await.unwrap();
                     // Every second lane stands for a holder that comes late.
                     let shown = token(next.saturating_sub(lane as u64 % 2).max(1));
-                    if !tally.count(activate(&transaction, "account", shown).await) {
+                    let both =
+                        activate_with(&transaction, "account", shown, transaction.query_one(&read, &[]));
+                    let mut n = 0;
+                    if !tally.count(both.await.map(|row| n = row.unwrap().get::<_, i64>(0) + 1)) {
                         break;
                     }
-                    let row = transaction.query_one("SELECT n FROM account", &[]).await.unwrap();
-                    let n = row.get::<_, i64>(0) + 1;
                     transaction.execute("UPDATE account SET n = $1", &[&n]).await.unwrap();
                     transaction.commit().await.unwrap();
                 }

@@ -24,10 +24,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::{ToSql, Type};
 
-pub use self::transaction::{Transaction, activate, activate_once, begin};
+pub use self::transaction::{Transaction, activate, activate_once, activate_once_with, activate_with, begin};
 
 use super::{Backend, Error, Result, StaleToken};
 use crate::backend::lock;
@@ -74,7 +74,7 @@ fn trouble(store: &str, error: tokio_postgres::Error) -> Error {
     if let Some(refusal) = stale_token(&error) {
         return refusal.into();
     }
-    let Some(code) = error.code().cloned() else {
+    let Some(code) = error.code().filter(|_| !ends_the_session(&error)).cloned() else {
         return crate::Error::Unavailable { store: store.to_owned(), source: Box::new(error) }.into();
     };
     let message = error.as_db_error().map(|refusal| refusal.message().to_owned()).unwrap_or_default();
@@ -96,6 +96,12 @@ fn trouble(store: &str, error: tokio_postgres::Error) -> Error {
         SqlState::INVALID_PARAMETER_VALUE => crate::Error::invalid(message),
         _ => crate::Error::Backend { store: store.to_owned(), source: Box::new(error) },
     })
+}
+
+/// Whether the session is gone, and with it the transaction that was open: the server was stopped, say, or has waited too long for a holder.
+fn ends_the_session(error: &tokio_postgres::Error) -> bool {
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 /// Whether the server said no before it could have committed.

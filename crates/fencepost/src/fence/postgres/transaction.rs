@@ -1,8 +1,9 @@
 //! Transactions of the caller's that show a token before they read.
 
+use std::future::poll_fn;
 use std::ops::Deref;
-use std::pin::pin;
-use std::task::{Context, Waker};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 
 use tokio_postgres::Client;
 
@@ -18,7 +19,7 @@ use crate::fence::named;
 /// A holder that was stopped inside of its transaction keeps the others waiting: set `idle_in_transaction_session_timeout` to bound
 /// that, and `lock_timeout` to bound the wait.
 ///
-/// For another isolation level, or savepoints, begin it yourself and call [`activate`].
+/// For another isolation level, or savepoints, begin it yourself and call [`activate_with`].
 ///
 /// # Errors
 /// [`Stale`](super::Error::Stale) if a larger token was seen. [`Failed`](super::Error::Failed) for everything else, with
@@ -87,7 +88,8 @@ impl Drop for Transaction<'_> {
 }
 
 /// Records a token in the caller's own transaction: the first statement in it, before it reads. Until the transaction ends no other gets past
-/// its own call for this resource, and after it none with a smaller token. Where nothing speaks against it, [`begin`] is a round trip cheaper.
+/// its own call for this resource, and after it none with a smaller token. It is a round trip of its own, which [`begin`] and
+/// [`activate_with`] save.
 ///
 /// A rollback takes the token back, so a transaction that was rolled back has protected nothing; the next one activates again, and reads
 /// again. So does a rollback to a savepoint that was set before the call, while the transaction goes on: call it outside of
@@ -105,7 +107,7 @@ pub async fn activate(
     resource: &str,
     token: FencingToken,
 ) -> Result<()> {
-    present(transaction, "activate", resource, token).await
+    present(transaction, "activate", resource, token, async {}).await
 }
 
 /// The same for an effect that must happen once a token: refused if this token was seen before.
@@ -117,17 +119,86 @@ pub async fn activate_once(
     resource: &str,
     token: FencingToken,
 ) -> Result<()> {
-    present(transaction, "activate_once", resource, token).await
+    present(transaction, "activate_once", resource, token, async {}).await
 }
 
-async fn present(
+/// [`activate`] together with what the transaction does first, in one round trip: both are sent at once, the token before the rest.
+///
+/// `first` is anything that uses this transaction and that was not polled before. It runs until it waits for its first answer, which
+/// is when its statement has been sent. It goes on only if the token was good; otherwise it is dropped, and the server has not run its
+/// statement, since a refusal aborts the transaction. To join the two by hand is not the same: `join!` may send the read first, and then it
+/// has seen what was true before the token counted.
+///
+/// Prepare the statement before the transaction. Otherwise it is prepared here, and run in another round trip.
+///
+/// ```no_run
+/// use fencepost::fence::postgres;
+///
+/// # async fn example(client: &mut tokio_postgres::Client, guard: &fencepost::Guard) -> Result<(), Box<dyn std::error::Error>> {
+/// let read = client.prepare("SELECT balance FROM account WHERE id = $1").await?;      // once a connection
+///
+/// let transaction = client.transaction().await?;
+/// let balance = transaction.query_one(&read, &[&7]);
+/// let row = postgres::activate_with(&transaction, "account:7", guard.token(), balance).await??;
+/// let balance: i64 = row.get(0);
+/// transaction.execute("UPDATE account SET balance = $1 WHERE id = 7", &[&(balance + 1)]).await?;
+/// transaction.commit().await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`activate`], and what `first` said is lost then. Errors of its own are in what it returns.
+///
+/// # Cancellation
+/// What was sent is carried out by the server inside of the transaction, and nobody hears of it: roll back.
+pub async fn activate_with<T>(
+    transaction: &tokio_postgres::Transaction<'_>,
+    resource: &str,
+    token: FencingToken,
+    first: impl Future<Output = T>,
+) -> Result<T> {
+    present(transaction, "activate", resource, token, first).await
+}
+
+/// The same for an effect that must happen once a token: refused if this token was seen before.
+///
+/// # Errors
+/// As [`activate_with`].
+pub async fn activate_once_with<T>(
+    transaction: &tokio_postgres::Transaction<'_>,
+    resource: &str,
+    token: FencingToken,
+    first: impl Future<Output = T>,
+) -> Result<T> {
+    present(transaction, "activate_once", resource, token, first).await
+}
+
+async fn present<T>(
     transaction: &tokio_postgres::Transaction<'_>,
     function: &str,
     resource: &str,
     token: FencingToken,
-) -> Result<()> {
-    let shown = transaction.batch_execute(&call(function, resource, token)?).await;
-    shown.map_err(|error| trouble("postgres", error))
+    first: impl Future<Output = T>,
+) -> Result<T> {
+    let shows = call(function, resource, token)?;
+    let shown = async { transaction.batch_execute(&shows).await.map_err(|error| trouble("postgres", error)) };
+    let (mut shown, mut first) = (pin!(shown), pin!(first));
+    // One poll of a plain message puts the whole of it in the line of what the connection writes, so `first` is behind it there.
+    if let Poll::Ready(answer) = poll_once(shown.as_mut()).await {
+        answer?;
+        return Ok(first.await);
+    }
+    let begun = poll_once(first.as_mut()).await;
+    // From here `first` stands still until the token is known to be good.
+    shown.await?;
+    match begun {
+        Poll::Ready(value) => Ok(value),
+        Poll::Pending => Ok(first.await),
+    }
+}
+
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
 /// A call as one plain message: a little cheaper than one with parameters, and nothing that a pool in transaction mode would have to remember.
