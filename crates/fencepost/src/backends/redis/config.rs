@@ -105,6 +105,13 @@ impl Config {
                     "a redis+unix URL names a socket: `redis+unix:///run/redis.sock`",
                 ));
             }
+            // A login behind too few slashes would be taken for a part of the path, and shown.
+            if url.path.contains('@') {
+                return Err(Error::invalid(
+                    "the path of a socket with `@` in it is not supported; a password stands between `//` and the path: \
+                     `redis+unix://:PASSWORD@/run/redis.sock`",
+                ));
+            }
             let database = url.take("db").as_deref().map_or(Ok(0), number)?;
             return Ok((Address::Unix(PathBuf::from(&url.path)), database));
         }
@@ -161,6 +168,7 @@ mod tests {
             "redis://h?ca=/x",
             "rediss://h?cert=/x",
             "redis+unix://h/s",
+            "redis+unix:/:s3cret@/s",
             "redis://h?allow=all",
             "redis://h?timeout=0s",
         ] {
