@@ -1,6 +1,6 @@
 //! Links that are slow, lose, repeat, hold back and cut: what arrives late or twice takes nobody's lock.
 
-use fencepost::{Error, Locks};
+use fencepost::{Error, Guard, Locks};
 use fencepost_testkit::redis::{Fleet, Server};
 use fencepost_testkit::{LIMIT, Proxy};
 
@@ -148,7 +148,7 @@ async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
     let rival = connect(&fleet, HASTY).await;
     use_once(&locks).await;
     let guard = take(&locks).await;
-    until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    reaches_all_nodes(&guard, &fleet).await;
     links[0].strand();
     guard.release().await.unwrap();
     assert!(holds(&fleet[0], "a"), "its release is still under way");
@@ -170,6 +170,15 @@ async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
     next.extend().await.unwrap();
     next.release().await.unwrap();
     is_clear(&fleet).await;
+}
+
+/// Extends a lock until all nodes have it.
+async fn reaches_all_nodes(guard: &Guard, fleet: &Fleet) {
+    until("all nodes have it", async || {
+        guard.extend().await.unwrap();
+        fleet.iter().all(|node| holds(node, "a"))
+    })
+    .await;
 }
 
 /// Servers, a link to each, and a client by way of these.
@@ -204,11 +213,7 @@ async fn s20_a_release_that_is_lost_with_the_connection_is_made_up_for() {
     let (fleet, links, locks) = through_links().await;
     for lost in 0..3 {
         let guard = take(&locks).await;
-        until("all nodes have it", async || {
-            guard.extend().await.unwrap();
-            fleet.iter().all(|node| holds(node, "a"))
-        })
-        .await;
+        reaches_all_nodes(&guard, &fleet).await;
         links[lost].stall();
         guard.release().await.unwrap();
         assert!(holds(&fleet[lost], "a"));
