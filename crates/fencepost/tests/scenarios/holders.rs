@@ -11,7 +11,7 @@ use fencepost_testkit::{LIMIT, Proxy};
 
 use crate::children::client;
 use crate::database::Database;
-use crate::fleet::{CALM, LONG, boottime, bounded, connect, declared, holds, ms, until};
+use crate::fleet::{CALM, LONG, boottime, bounded, connect, declared, holds, is_clear, ms, until};
 use crate::register::{Register, serve};
 
 /// A lease that ends while its holder is stopped.
@@ -114,6 +114,11 @@ async fn s09_a_client_stopped_between_the_answers_and_its_return_holds_nothing()
     let url = fleet.url_through(&links, &format!("{CALM}&timeout=1m"));
     Locks::init(&url, false).await.unwrap();
     let mut late = client(&url);
+    // Its connections are all there behind this: answers are held back that it asks for, not greetings.
+    assert!(late.ask("acquire 600000").parse::<u64>().is_ok());
+    until("it is granted everywhere", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    assert_eq!(late.ask("release"), "fine");
+    is_clear(&fleet).await;
     links.iter().for_each(Proxy::hold_answers);
     late.tell(&format!("try {TTL}"));
     until("all nodes have granted it", async || fleet.iter().all(|node| holds(node, "a"))).await;
