@@ -3,10 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use fencepost::fence::{Active, Fence};
 use fencepost::{Guard, Locks, State};
 
 use crate::family::{Family, say};
+use crate::register::Register;
 
 /// The test that children run.
 pub(crate) const CHILD: &str = "children::child";
@@ -51,7 +51,7 @@ async fn obey(locks: &Locks) {
                 _ => format!("held for {} ms", holding(&guard).valid_for().unwrap().as_millis()),
             },
             ["release"] => told(guard.take().expect("a lock is held").release().await),
-            ["activate", url] => match activate(url, holding(&guard)).await {
+            ["activate", url] => match Register::activate(url, holding(&guard).token()).await {
                 Ok(new) => {
                     active = Some(new);
                     "fine".to_owned()
@@ -93,8 +93,4 @@ fn granted(outcome: fencepost::Result<Option<Guard>>, guard: &mut Option<Guard>)
 
 fn told<T>(outcome: fencepost::Result<T>) -> String {
     outcome.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
-}
-
-async fn activate(url: &str, guard: &Guard) -> Result<Active, fencepost::fence::Error> {
-    Fence::connect(url).await?.resource("a").activate(guard.token()).await
 }

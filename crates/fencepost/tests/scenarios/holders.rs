@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use fencepost::fence::Fence;
 use fencepost::fence::postgres::MIGRATION;
 use fencepost::{Guard, Locks, State};
 use fencepost_testkit::etcd::Cluster;
@@ -12,7 +11,8 @@ use fencepost_testkit::{LIMIT, Proxy};
 
 use crate::children::client;
 use crate::database::Database;
-use crate::fleet::{CALM, LONG, boottime, bounded, connect, declared, holds, ms, until};
+use crate::fleet::{CALM, LONG, boottime, bounded, connect, declared, holds, is_clear, ms, until};
+use crate::register::{Register, serve};
 
 /// A lease that ends while its holder is stopped.
 const TTL: &str = "1500";
@@ -27,9 +27,8 @@ async fn is_stopped_past_its_lease(url: &str, through: &str, links: &[Proxy]) {
 }
 
 /// Stops a holder, which reaches the store at `url` over `links` as `through` says, until another one has the lock, and lets it
-/// go on. Both write to a resource in `register`.
+/// go on. Both write to the resource at `register`.
 async fn is_refused_by(register: &str, url: &str, through: &str, links: &[Proxy]) {
-    let account = Fence::connect(register).await.unwrap().resource("a");
     let mut holder = client(through);
     let first: u64 = holder.ask(&format!("acquire {TTL}")).parse().unwrap();
     assert_eq!(holder.ask(&format!("activate {register}")), "fine");
@@ -41,7 +40,7 @@ async fn is_refused_by(register: &str, url: &str, through: &str, links: &[Proxy]
     // Only the end of the lease can free it.
     let next = rival.lock("a").ttl(Duration::from_secs(10)).wait(LIMIT).acquire().await.unwrap();
     assert!(next.token().get() > first);
-    let account = account.activate(next.token()).await.unwrap();
+    let account = Register::activate(register, next.token()).await.unwrap();
     account.write("second").await.unwrap();
     holder.resume();
     // It learns nothing from the store.
@@ -51,7 +50,7 @@ async fn is_refused_by(register: &str, url: &str, through: &str, links: &[Proxy]
     assert_eq!(holder.ask("write third"), "stale");
     assert_ne!(holder.ask("extend"), "fine");
     assert_ne!(holder.ask("release"), "fine");
-    assert_eq!(account.read().await.unwrap().as_deref(), Some(&b"second"[..]));
+    assert_eq!(account.read().await.unwrap(), "second");
     next.check().unwrap();
     next.release().await.unwrap();
 }
@@ -61,6 +60,13 @@ async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_redis() {
     let server = Server::start();
     let link = Proxy::start(server.addr());
     is_refused_by(&server.url(), &server.url(), &server.url_at(link.addr()), &[link]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_by_an_http_service() {
+    let server = Server::start();
+    let link = Proxy::start(server.addr());
+    is_refused_by(&serve().await, &server.url(), &server.url_at(link.addr()), &[link]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,6 +114,11 @@ async fn s09_a_client_stopped_between_the_answers_and_its_return_holds_nothing()
     let url = fleet.url_through(&links, &format!("{CALM}&timeout=1m"));
     Locks::init(&url, false).await.unwrap();
     let mut late = client(&url);
+    // Its connections are all there behind this: answers are held back that it asks for, not greetings.
+    assert!(late.ask("acquire 600000").parse::<u64>().is_ok());
+    until("it is granted everywhere", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    assert_eq!(late.ask("release"), "fine");
+    is_clear(&fleet).await;
     links.iter().for_each(Proxy::hold_answers);
     late.tell(&format!("try {TTL}"));
     until("all nodes have granted it", async || fleet.iter().all(|node| holds(node, "a"))).await;

@@ -1,6 +1,6 @@
 //! That docs/scenarios.md lists what there is, and that everything it lists is there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -63,5 +63,21 @@ fn every_mutant_is_listed_with_the_row_that_it_breaks() {
             let row = rows().into_iter().find(|row| row[0] == number.to_string()).unwrap();
             assert!(row[6].contains(&mutant), "row {number} does not name {mutant}");
         }
+    }
+}
+
+/// Otherwise a change of the code leaves a mutant behind that changes nothing, and nobody notices before `make mutants`.
+#[test]
+fn every_mutant_finds_what_it_takes_out() {
+    for (mutant, text) in files("scripts/mutants", "mutant") {
+        let mut changed = BTreeMap::new();
+        for change in text.split("\nfile: ").skip(1) {
+            let (file, change) = change.split_once("\n--- old\n").unwrap();
+            let (old, new) = change.split_once("\n--- new\n").unwrap();
+            let code = changed.entry(file).or_insert_with(|| fs::read_to_string(root().join(file)).unwrap());
+            assert_eq!(code.matches(old).count(), 1, "{mutant}: its old text must be in {file} once");
+            *code = code.replace(old, new);
+        }
+        assert!(!changed.is_empty(), "{mutant} changes nothing");
     }
 }

@@ -12,7 +12,8 @@
     feature = "postgres",
     feature = "etcd",
     feature = "zookeeper",
-    feature = "file"
+    feature = "file",
+    feature = "http"
 ))]
 
 // What the tests of each store have to look into it; not all of it is of use here.
@@ -47,5 +48,6 @@ mod network;
 mod nodes;
 mod postgres;
 mod refusals;
+mod register;
 mod troubles;
 mod zookeeper;

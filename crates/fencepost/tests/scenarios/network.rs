@@ -1,6 +1,6 @@
 //! Links that are slow, lose, repeat, hold back and cut: what arrives late or twice takes nobody's lock.
 
-use fencepost::{Error, Locks};
+use fencepost::{Error, Guard, Locks};
 use fencepost_testkit::redis::{Fleet, Server};
 use fencepost_testkit::{LIMIT, Proxy};
 
@@ -55,6 +55,13 @@ async fn s15_a_grant_that_was_long_under_way_is_valid_from_its_sending_on() {
     let url = |parameters: &str| fleet.url_through(&links, parameters);
     let (late, rival) = (Locks::connect(&url(NAMED)).await.unwrap(), connect(&fleet, NAMED).await);
     let lock = late.lock("a").ttl(ms(1000)).renew(false);
+    // Its connections are all there behind this: answers are held back that it asks for, not greetings.
+    until("it is granted everywhere", async || {
+        let _guard = lock.try_acquire().await;
+        fleet.iter().all(|node| holds(node, "a"))
+    })
+    .await;
+    is_clear(&fleet).await;
     let guard = loop {
         links.iter().for_each(Proxy::hold_answers);
         let attempt = tokio::spawn({
@@ -148,7 +155,7 @@ async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
     let rival = connect(&fleet, HASTY).await;
     use_once(&locks).await;
     let guard = take(&locks).await;
-    until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    reaches_all_nodes(&guard, &fleet).await;
     links[0].strand();
     guard.release().await.unwrap();
     assert!(holds(&fleet[0], "a"), "its release is still under way");
@@ -170,6 +177,15 @@ async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
     next.extend().await.unwrap();
     next.release().await.unwrap();
     is_clear(&fleet).await;
+}
+
+/// Extends a lock until all nodes have it.
+async fn reaches_all_nodes(guard: &Guard, fleet: &Fleet) {
+    until("all nodes have it", async || {
+        guard.extend().await.unwrap();
+        fleet.iter().all(|node| holds(node, "a"))
+    })
+    .await;
 }
 
 /// Servers, a link to each, and a client by way of these.
@@ -204,11 +220,7 @@ async fn s20_a_release_that_is_lost_with_the_connection_is_made_up_for() {
     let (fleet, links, locks) = through_links().await;
     for lost in 0..3 {
         let guard = take(&locks).await;
-        until("all nodes have it", async || {
-            guard.extend().await.unwrap();
-            fleet.iter().all(|node| holds(node, "a"))
-        })
-        .await;
+        reaches_all_nodes(&guard, &fleet).await;
         links[lost].stall();
         guard.release().await.unwrap();
         assert!(holds(&fleet[lost], "a"));

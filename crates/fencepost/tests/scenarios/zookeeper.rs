@@ -46,6 +46,30 @@ async fn s46_a_rebuilt_session_does_not_take_an_old_node_for_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s46_what_a_follower_says_without_its_leader_keeps_no_lock() {
+    let ensemble = Ensemble::start(3);
+    let follower = ensemble.follower();
+    let rival = Locks::connect(&ensemble.url()).await.unwrap();
+    // Past the others, so that nothing else can answer.
+    let locks = Locks::connect(&follower.url()).await.unwrap();
+    let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+    let others = || ensemble.iter().filter(|server| server.pid() != follower.pid());
+    others().for_each(Server::pause);
+    bounded("it is lost", guard.lost()).await;
+    // It answers what it can answer alone for as long as it takes itself for one of three.
+    let mode = follower.mode();
+    others().for_each(Server::resume);
+    assert_eq!(mode.as_deref(), Some("follower"), "lost only when no server was left");
+    let mut next = None;
+    until("the next one gets it", async || {
+        next = rival.lock("a").ttl(TTL).try_acquire().await.ok().flatten();
+        next.is_some()
+    })
+    .await;
+    assert!(next.unwrap().token() > guard.token());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s47_a_node_whose_answer_was_lost_is_found_by_its_owner_and_removed() {
     let part = Part::new();
     use_once(&part.locks().await).await;
