@@ -49,8 +49,10 @@ def test_ctrl_c_works_in_every_blocking_call(redis_url: str, locks: fencepost.Lo
     with locks.lock(name, ttl=600):
         process = script(
             f"""
-            import fencepost, sys, threading, time, warnings
+            import fencepost, signal, sys, threading, time, warnings
             warnings.simplefilter("ignore", ResourceWarning)
+            # What a shell starts in the background has Ctrl-C switched off, and its children with it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             name = sys.argv[2]
             locks, memory = fencepost.connect(sys.argv[1]), fencepost.connect("memory:")
             held = memory.lock("a").acquire()
