@@ -6,9 +6,8 @@
 //! connections belong to a runtime and which leave nothing to it when a call is over. Such a runtime stands still between calls, with
 //! the connection that the store pushes losses to: while locks are held, a thread turns them now and then.
 
-use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -27,10 +26,6 @@ const SIGNALS: Duration = Duration::from_millis(50);
 /// The most runtimes, and with them connections to each server; further calls at the same time go by the keeper.
 const MOST: usize = 16;
 
-/// How long a call looks for its answer before it sleeps, where the last one came within that time: on an idle machine, waking up
-/// takes longer than a server nearby takes to answer.
-const SPIN: Duration = Duration::from_micros(60);
-
 /// How long a pushed loss may lie unread.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -48,66 +43,29 @@ pub(crate) fn drive(job: Job, way: Way) -> PyResult<Outcome> {
     match way {
         Way::Direct => {
             let spares = SPARES.get();
-            let Some(mut driver) = spares.take() else { return by_the_keeper(job) };
-            let outcome = driver.run(job);
-            spares.idle().push(driver);
+            let Some(runtime) = spares.take() else { return by_the_keeper(job) };
+            let outcome = by_ourselves(job, &runtime);
+            spares.idle().push(runtime);
             outcome
         }
         Way::Keeper => by_the_keeper(job),
     }
 }
 
-/// A runtime that a calling thread turns.
-struct Driver {
-    runtime: Runtime,
-    /// The last call had its answer so soon that the next one may look for it without sleeping.
-    nearby: bool,
-}
-
-impl Driver {
-    fn run(&mut self, mut job: Job) -> PyResult<Outcome> {
-        let runtime = &self.runtime;
-        // Also where the job is dropped half-way: what it leaves behind is spawned here.
-        let _inside = runtime.enter();
-        let started = Instant::now();
-        let looked = if self.nearby { runtime.block_on(look(&mut job, started)) } else { None };
-        let outcome = match looked {
-            Some(outcome) => return Ok(outcome),
-            None if is_main_thread() => loop {
-                match runtime.block_on(async { tokio::time::timeout(SIGNALS, &mut job).await }) {
-                    Ok(outcome) => break outcome,
-                    // Not inside the runtime: a handler may make calls of its own.
-                    Err(_) => Python::attach(|py| py.check_signals())?,
-                }
-            },
-            None => runtime.block_on(job),
-        };
-        self.nearby = started.elapsed() < SPIN;
-        Ok(outcome)
+fn by_ourselves(job: Job, runtime: &Runtime) -> PyResult<Outcome> {
+    // Also where the job is dropped half-way: what it leaves behind is spawned here.
+    let _inside = runtime.enter();
+    let mut job = job;
+    if !is_main_thread() {
+        return Ok(runtime.block_on(job));
     }
-}
-
-/// Turns the runtime without sleeping for a short while; one thread at a time, as others need the processors, too.
-async fn look(job: &mut Job, started: Instant) -> Option<Outcome> {
-    static LOOKING: AtomicBool = AtomicBool::new(false);
-    if LOOKING.swap(true, SeqCst) {
-        return None;
-    }
-    let mut outcome = None;
-    while outcome.is_none() && started.elapsed() < SPIN {
-        outcome = poll_fn(|context| match job.as_mut().poll(context) {
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-            Poll::Pending => Poll::Ready(None),
-        })
-        .await;
-        if outcome.is_none() {
-            std::thread::yield_now();
-            // Lets the runtime see what has come.
-            tokio::task::yield_now().await;
+    loop {
+        match runtime.block_on(async { tokio::time::timeout(SIGNALS, &mut job).await }) {
+            Ok(outcome) => return Ok(outcome),
+            // Not inside the runtime: a handler may make calls of its own.
+            Err(_) => Python::attach(|py| py.check_signals())?,
         }
     }
-    LOOKING.store(false, SeqCst);
-    outcome
 }
 
 struct Unpark(Thread);
@@ -159,7 +117,7 @@ pub(crate) fn tidy() {
 /// The runtimes of this process that nobody uses now; the last one was used last.
 #[derive(Default)]
 struct Spares {
-    idle: Mutex<Vec<Driver>>,
+    idle: Mutex<Vec<Runtime>>,
     made: AtomicUsize,
     /// Guards whose losses are pushed to one of them.
     held: AtomicUsize,
@@ -196,11 +154,11 @@ impl Drop for Listening {
 static SPARES: PerProcess<Spares> = PerProcess::new();
 
 impl Spares {
-    fn idle(&self) -> MutexGuard<'_, Vec<Driver>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Runtime>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Driver> {
+    fn take(&self) -> Option<Runtime> {
         let idle = self.idle().pop();
         if idle.is_some() {
             return idle;
@@ -208,13 +166,13 @@ impl Spares {
         if self.made.fetch_add(1, SeqCst) < MOST
             && let Ok(runtime) = Builder::new_current_thread().enable_all().build()
         {
-            return Some(Driver { runtime, nearby: false });
+            return Some(runtime);
         }
         self.made.fetch_sub(1, SeqCst);
         None
     }
 
-    fn take_at(&self, place: usize) -> Option<Driver> {
+    fn take_at(&self, place: usize) -> Option<Runtime> {
         let mut idle = self.idle();
         (place < idle.len()).then(|| idle.remove(place))
     }
@@ -222,15 +180,15 @@ impl Spares {
     fn turn_once(&self) {
         // One at a time, and back to its place: callers take them from the other end.
         let mut place = 0;
-        while let Some(driver) = self.take_at(place) {
-            driver.runtime.block_on(async {
+        while let Some(runtime) = self.take_at(place) {
+            runtime.block_on(async {
                 for _ in 0..4 {
                     tokio::task::yield_now().await;
                 }
             });
             let mut idle = self.idle();
             let back = place.min(idle.len());
-            idle.insert(back, driver);
+            idle.insert(back, runtime);
             place += 1;
         }
     }
