@@ -66,8 +66,9 @@ pub(crate) enum Command {
     ForceRelease(ForceRelease),
     Init(Init),
     Bench(Bench),
+    /// One of several processes of a bench
     #[command(hide = true)]
-    BenchWorker(BenchWorker),
+    BenchWorker,
     #[cfg(feature = "torture")]
     Torture(Torture),
     #[cfg(feature = "torture")]
@@ -265,17 +266,6 @@ pub(crate) struct Bench {
     /// How long each of the measures takes
     #[arg(long, value_name = "DUR", default_value = "2s", value_parser = parse_duration)]
     pub(crate) each: Duration,
-}
-
-/// One of several processes of a bench.
-#[derive(Debug, Args)]
-pub(crate) struct BenchWorker {
-    #[arg(long)]
-    pub(crate) name: String,
-    #[arg(long, value_parser = parse_duration)]
-    pub(crate) hold: Duration,
-    #[arg(long, value_parser = parse_duration)]
-    pub(crate) lasts: Duration,
 }
 
 /// Attack a store with many clients, break them, and check what they saw
