@@ -104,9 +104,10 @@ class Blocking:
                 mine.append(now() - start)
 
         self._in_threads(workers, warm)
-        end = now() + seconds
+        began = now()
+        end = began + seconds
         self._in_threads(workers, work)
-        return summary([one for mine in took for one in mine], seconds)
+        return summary([one for mine in took for one in mine], now() - began)
 
     def contend(self, name: str, contenders: int, hold: float, seconds: float, file: str) -> dict[str, Any]:
         turns: list[list[list[int]]] = [[] for _ in range(contenders)]
@@ -228,7 +229,8 @@ class Asynchronous:
 
     def cycle(self, workers: int, seconds: float) -> dict[str, Any]:
         took: list[float] = []
-        end = now() + seconds
+        began = now()
+        end = began + seconds
 
         async def work(number: int) -> None:
             while (start := now()) < end:
@@ -236,7 +238,7 @@ class Asynchronous:
                 took.append(now() - start)
 
         self._in_tasks(workers, work)
-        return summary(took, seconds)
+        return summary(took, now() - began)
 
     def contend(self, name: str, contenders: int, hold: float, seconds: float, file: str) -> dict[str, Any]:
         turns: list[list[list[int]]] = [[] for _ in range(contenders)]

@@ -47,15 +47,14 @@ pub async fn serve<C: Client>(client: &C) -> io::Result<()> {
     thread::spawn(move || io::stdin().lock().lines().map_while(Result::ok).try_for_each(|line| said.send(line)));
     answer("ready")?;
     while let Some(command) = commands.recv().await {
-        let words: Vec<_> = command.split(' ').collect();
-        answer(obey(client, &words).await.unwrap_or_else(|error| json!({ "error": error })))?;
+        answer(obey(client, &command).await.unwrap_or_else(|error| json!({ "error": error })))?;
     }
     Ok(())
 }
 
-async fn obey<C: Client>(client: &C, words: &[&str]) -> Result<Value, String> {
+async fn obey<C: Client>(client: &C, command: &str) -> Result<Value, String> {
     let told = |error: C::Error| error.to_string();
-    match words {
+    match command.split(' ').collect::<Vec<_>>()[..] {
         ["cycle", tasks, seconds] => {
             let (tasks, lasts) = (number(tasks)?, Duration::from_secs_f64(number(seconds)?));
             let prefix = format!("bench:{}:", std::process::id());
@@ -63,8 +62,8 @@ async fn obey<C: Client>(client: &C, words: &[&str]) -> Result<Value, String> {
             let [p50, p99, max] = [50, 99, 100].map(|percent| times.microseconds(percent));
             Ok(json!({ "p50_us": p50, "p99_us": p99, "max_us": max, "per_s": times.rate() }))
         }
-        ["contend", words @ ..] => {
-            let contest = Contest::parse(words).ok_or_else(|| format!("{words:?} is no contest"))?;
+        ["contend", ..] => {
+            let contest = Contest::parse(command).ok_or_else(|| format!("`{command}` is no contest"))?;
             let turns = contend(client, &contest).await.map_err(told)?;
             let list = |turns: &Vec<Turn>| turns.iter().map(Turn::value).collect::<Value>();
             Ok(json!({ "turns": turns.iter().map(list).collect::<Value>() }))
@@ -72,7 +71,7 @@ async fn obey<C: Client>(client: &C, words: &[&str]) -> Result<Value, String> {
         ["hold", count, seconds] => {
             hold(client, number(count)?, Duration::from_secs_f64(number(seconds)?)).await
         }
-        other => Err(format!("`{}` is no command", other.join(" "))),
+        _ => Err(format!("`{command}` is no command")),
     }
 }
 

@@ -61,16 +61,17 @@ impl Contest {
         format!("contend {name} {contenders} {} {} {polite}", hold.as_secs_f64(), lasts.as_secs_f64())
     }
 
-    /// From the words after `contend`.
-    pub(crate) fn parse(words: &[&str]) -> Option<Self> {
-        let [name, contenders, hold, lasts, polite] = words else { return None };
+    /// From what [`command`](Self::command) made.
+    pub fn parse(command: &str) -> Option<Self> {
+        let words: Vec<_> = command.split(' ').collect();
+        let ["contend", name, contenders, hold, lasts, polite] = words[..] else { return None };
         let seconds = |word: &str| Duration::try_from_secs_f64(word.parse().ok()?).ok();
         Some(Self {
-            name: (*name).to_owned(),
+            name: name.to_owned(),
             contenders: contenders.parse().ok()?,
             hold: seconds(hold)?,
             lasts: seconds(lasts)?,
-            polite: (*polite != "-").then(|| PathBuf::from(polite)),
+            polite: (polite != "-").then(|| PathBuf::from(polite)),
         })
     }
 
@@ -168,9 +169,8 @@ mod tests {
         };
         for contest in [Contest { polite: None, ..contest.clone() }, contest] {
             let command = contest.command();
-            let words: Vec<_> = command.split(' ').skip(1).collect();
-            assert_eq!(Contest::parse(&words).unwrap().command(), command);
+            assert_eq!(Contest::parse(&command).unwrap().command(), command);
         }
-        assert!(Contest::parse(&["x", "8", "-1", "2", "-"]).is_none());
+        assert!(Contest::parse("contend x 8 -1 2 -").is_none());
     }
 }

@@ -73,6 +73,17 @@ impl Worker {
         }
     }
 
+    /// Lets it end by itself.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be waited for.
+    pub async fn end(self) -> io::Result<()> {
+        let Self { mut child, input, .. } = self;
+        drop(input);
+        child.wait().await.map(drop)
+    }
+
     async fn line(&mut self) -> io::Result<String> {
         let line = self.output.next_line().await?;
         line.ok_or_else(|| io::Error::other("it ended before it had answered"))

@@ -146,7 +146,11 @@ async fn in_processes(url: &str, count: usize, contest: &Contest) -> std::result
         for worker in &mut workers {
             worker.ready().await?;
         }
-        contend_in_processes(&mut workers, contest).await
+        let crowd = contend_in_processes(&mut workers, contest).await?;
+        for worker in workers {
+            worker.end().await?;
+        }
+        Ok(crowd)
     };
     contended.await.map_err(failed)
 }
