@@ -42,7 +42,8 @@ function locks(ttl) {
     return { acquire: (name) => redlock.acquire([name], ttl), release: (lock) => lock.release() };
   }
   const { Mutex, RedlockMutex } = require('redis-semaphore');
-  const options = { lockTimeout: ttl, acquireTimeout: FOREVER };
+  // A lock that is lost is counted; by default it would end the process.
+  const options = { lockTimeout: ttl, acquireTimeout: FOREVER, onLockLost: () => {} };
   const make = {
     'redis-semaphore': (name) => new Mutex(clients[0], name, options),
     'redis-semaphore x5': (name) => new RedlockMutex(clients, name, options),

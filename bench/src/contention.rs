@@ -42,11 +42,20 @@ pub(crate) fn redis(server: &Server, rounds: usize) {
         ours.iter().zip(other).map(|(ours, other)| (ours.handovers, other.handovers)).collect()
     };
     report_per_second("redis, 8 processes: hand-overs / blocking pop", Some(0.4), &rates(&apart, &raw));
-    report_per_second("redis, 8 tasks of one: hand-overs / 8 processes", Some(4.0), &rates(&together, &apart));
+    report_per_second(
+        "redis, 8 tasks of one: hand-overs / 8 processes",
+        Some(4.0),
+        &rates(&together, &apart),
+    );
     let unfairness = |crowds: &[Crowd]| middle(crowds.iter().map(|crowd| crowd.unfairness).collect());
     let (ours, bare) = (unfairness(&apart), unfairness(&raw));
     let detail = format!("most / least turns {ours:.2} beside {bare:.2}");
-    report_number("redis, 8 processes: unfairness / blocking pop", ours / bare, &detail, Some(Goal::AtMost(1.1)));
+    report_number(
+        "redis, 8 processes: unfairness / blocking pop",
+        ours / bare,
+        &detail,
+        Some(Goal::AtMost(1.1)),
+    );
     let detail = "most / least turns";
     report_number("redis, 8 tasks of one: unfairness", unfairness(&together), detail, None);
     report_waits("redis, 8 processes: ms waited, p50", &apart);
@@ -55,9 +64,8 @@ pub(crate) fn redis(server: &Server, rounds: usize) {
 }
 
 fn report_waits(what: &str, crowds: &[Crowd]) {
-    let milliseconds = |percent: usize| {
-        middle(crowds.iter().map(|crowd| crowd.waits.microseconds(percent) / 1e3).collect())
-    };
+    let milliseconds =
+        |percent: usize| middle(crowds.iter().map(|crowd| crowd.waits.microseconds(percent) / 1e3).collect());
     let detail = format!("p99 {:.2} ms, max {:.2} ms", milliseconds(99), milliseconds(100));
     report_number(what, milliseconds(50), &detail, None);
 }

@@ -27,8 +27,8 @@ fn measure(what: &str, url: &str, servers: &[&Server], count: usize) {
         // Not by its end: giving back a hundred thousand locks is not measured, and the servers are about to end.
         (told, (calls() - before) as f64 / started.elapsed().as_secs_f64())
     });
-    let [lost, each, share, threads] = ["lost", "bytes_each", "core", "threads"]
-        .map(|field| told[field].as_f64().expect("a figure"));
+    let [lost, each, share, threads] =
+        ["lost", "bytes_each", "core", "threads"].map(|field| told[field].as_f64().expect("a figure"));
     report_number(&format!("{what}, {count} held: lost"), lost, "", Some(Goal::AtMost(0.0)));
     report_number(&format!("{what}, {count} held: kB each"), each / 1000.0, "", Some(Goal::AtMost(2.0)));
     // The goal is for ten thousand.

@@ -80,7 +80,8 @@ pub(crate) fn add_row(row: Value) {
 pub(crate) fn progress(what: &str) {
     clear();
     let mut err = std::io::stderr().lock();
-    let _ = if err.is_terminal() { write!(err, "measuring: {what}") } else { writeln!(err, "measuring: {what}") };
+    let _ =
+        if err.is_terminal() { write!(err, "measuring: {what}") } else { writeln!(err, "measuring: {what}") };
     let _ = err.flush();
 }
 

@@ -44,7 +44,8 @@ fn measure(program: &Path, (store, url): (&str, &str), each: &str) {
         .expect("the command");
     assert!(bench.status.success(), "`fencepost bench` failed on {store}");
     let report: Value = serde_json::from_slice(&bench.stdout).expect("a report");
-    let figure = |measure: usize, field: &str| report["measures"][measure][field].as_f64().unwrap_or(f64::NAN);
+    let figure =
+        |measure: usize, field: &str| report["measures"][measure][field].as_f64().unwrap_or(f64::NAN);
     let detail = format!(
         "{:.0} us, p99 {:.0} us; 64 tasks {:.0}/s; waking {:.0} us; 8 processes {:.0} hand-overs/s",
         figure(0, "p50_us"),

@@ -7,8 +7,8 @@ use fencepost_measure::{Turn, now};
 use fencepost_testkit::zookeeper::{Client, Mode, Server};
 
 use crate::cycle::{TASKS, by_tasks, names, one_by_one, runtime};
-use crate::rounds::{Slice, report_rates, report_times, slice};
 use crate::results::progress;
+use crate::rounds::{Slice, report_rates, report_times, slice};
 use crate::wake::{HOLD, TURNS};
 use crate::{wake, workers};
 

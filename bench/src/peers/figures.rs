@@ -54,7 +54,9 @@ impl Table {
             progress(&format!("{store}: cycles, round {round} of {rounds}"));
             for (place, tasks) in TASKS.into_iter().enumerate() {
                 bare.add_slice(place, (raw.cycles)(tasks));
-                for (team, figures) in teams.iter_mut().zip(&mut figures).filter(|(team, _)| team.name != "raw") {
+                for (team, figures) in
+                    teams.iter_mut().zip(&mut figures).filter(|(team, _)| team.name != "raw")
+                {
                     figures.add_cycles(place, team.cycle(&runtime, tasks, CYCLES));
                 }
             }
@@ -110,8 +112,19 @@ impl Table {
         clear();
         println!(
             "\n{:<20} {:>9} {:>9} {:>7} {:>9} {:>9} | {:>9} {:>9} {:>7} {:>7} | {:>9} {:>9}   {}",
-            self.store, "p50 us", "p99 us", "of raw", "per s", "64 tasks", "8 procs/s", "1 proc/s", "back %",
-            "unfair", "wake ms", "p99 ms", "raw limit: ".to_owned() + self.raw_is
+            self.store,
+            "p50 us",
+            "p99 us",
+            "of raw",
+            "per s",
+            "64 tasks",
+            "8 procs/s",
+            "1 proc/s",
+            "back %",
+            "unfair",
+            "wake ms",
+            "p99 ms",
+            "raw limit: ".to_owned() + self.raw_is
         );
         for figures in std::iter::once(&self.raw).chain(&self.peers) {
             let row = figures.row(self.store, &self.raw);

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fencepost::Locks;
-use fencepost_testkit::{etcd as etcd_kit, postgres as postgres_kit, redis as redis_kit, zookeeper as zookeeper_kit};
+use fencepost_testkit::{
+    etcd as etcd_kit, postgres as postgres_kit, redis as redis_kit, zookeeper as zookeeper_kit,
+};
 
 use self::figures::Table;
 use self::team::Raw;
@@ -105,7 +107,11 @@ fn redis(rounds: usize) {
     ];
     let table = Table::measure("redis", peers, raw, rounds);
     table.compare_rates("redis, 64 tasks: rate / rslock on one node", Some(1.0), "rslock, one node", 64);
-    table.compare_handovers("redis, 8 processes: hand-overs / python-redis-lock", Some(6.0), "python-redis-lock");
+    table.compare_handovers(
+        "redis, 8 processes: hand-overs / python-redis-lock",
+        Some(6.0),
+        "python-redis-lock",
+    );
     table.report();
 }
 

@@ -42,37 +42,47 @@ pub(super) struct Raw {
 /// What a peer was asked and answered.
 pub(super) type Asked<T> = Result<T, String>;
 
-pub(super) struct Team {
+pub(super) struct Team<'a> {
     pub(super) name: &'static str,
+    peer: &'a Peer,
+    count: usize,
     /// Empty once one of them has failed; then the rest is of no use.
     workers: Vec<Worker>,
+    /// What went wrong last.
     pub(super) failure: Option<String>,
     errors: File,
+    /// A peer that was ready and then failed is started once more: what else is measured may still work.
+    may_start_again: bool,
 }
 
-impl Team {
+impl<'a> Team<'a> {
     /// Starts so many processes; they are not ready yet.
-    pub(super) fn start(runtime: &Runtime, peer: &Peer, count: usize) -> Self {
+    pub(super) fn start(runtime: &Runtime, peer: &'a Peer, count: usize) -> Self {
         let errors = tempfile::tempfile().expect("a temporary file");
-        let start = || -> io::Result<Worker> {
-            let mut command = (peer.start)();
-            command.stderr(errors.try_clone()?);
-            Worker::start(command)
-        };
-        let _inside = runtime.enter();
-        let started: io::Result<Vec<_>> = (0..count).map(|_| start()).collect();
-        let (workers, failure) = match started {
-            Ok(workers) => (workers, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
-        };
-        let mut team = Self { name: peer.name, workers, failure: None, errors };
-        if let Some(failure) = failure {
-            let _ = team.fail::<()>(&failure);
-        }
+        let workers = Vec::new();
+        let mut team =
+            Self { name: peer.name, peer, count, workers, failure: None, errors, may_start_again: false };
+        team.spawn(runtime);
         team
     }
 
+    fn spawn(&mut self, runtime: &Runtime) {
+        let start = || -> io::Result<Worker> {
+            let mut command = (self.peer.start)();
+            command.stderr(self.errors.try_clone()?);
+            Worker::start(command)
+        };
+        let _inside = runtime.enter();
+        match (0..self.count).map(|_| start()).collect() {
+            Ok(workers) => self.workers = workers,
+            Err(error) => drop(self.fail::<()>(&error.to_string())),
+        }
+    }
+
     pub(super) fn ready(&mut self, runtime: &Runtime) {
+        if self.workers.is_empty() {
+            return;
+        }
         let ready = async {
             for worker in &mut self.workers {
                 worker.ready().await?;
@@ -80,7 +90,7 @@ impl Team {
             Ok(())
         };
         let ready = runtime.block_on(async { timeout(START, ready).await });
-        let _ = self.settle(ready, START);
+        self.may_start_again = self.settle(ready, START).is_ok();
     }
 
     /// One process goes through cycles.
@@ -89,7 +99,7 @@ impl Team {
     }
 
     pub(super) fn ask(&mut self, runtime: &Runtime, command: &str, patience: Duration) -> Asked<Value> {
-        self.is_well()?;
+        self.is_well(runtime)?;
         let worker = &mut self.workers[0];
         let asked = async {
             worker.tell(command).await?;
@@ -101,7 +111,7 @@ impl Team {
 
     /// Waits for one more answer.
     pub(super) fn answer(&mut self, runtime: &Runtime, patience: Duration) -> Asked<Value> {
-        self.is_well()?;
+        self.is_well(runtime)?;
         let answer = runtime.block_on(async { timeout(patience, self.workers[0].answer()).await });
         self.settle(answer, patience)
     }
@@ -130,15 +140,23 @@ impl Team {
     }
 
     fn contend(&mut self, runtime: &Runtime, processes: usize, contest: &Contest) -> Asked<Crowd> {
-        self.is_well()?;
+        self.is_well(runtime)?;
         let patience = contest.lasts + LATE;
         let contended = contend_in_processes(&mut self.workers[..processes], contest);
         let crowd = runtime.block_on(async { timeout(patience, contended).await });
         self.settle(crowd, patience)
     }
 
-    fn is_well(&self) -> Asked<()> {
-        self.failure.clone().map_or(Ok(()), Err)
+    fn is_well(&mut self, runtime: &Runtime) -> Asked<()> {
+        if self.workers.is_empty() && self.may_start_again {
+            self.spawn(runtime);
+            self.ready(runtime);
+            self.may_start_again = false;
+        }
+        match &self.failure {
+            Some(failure) if self.workers.is_empty() => Err(failure.clone()),
+            _ => Ok(()),
+        }
     }
 
     fn settle<T>(
@@ -158,7 +176,8 @@ impl Team {
         self.workers.clear();
         let mut said = String::new();
         let _ = self.errors.rewind().and_then(|()| self.errors.read_to_string(&mut said));
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).map(|line| format!(" ({})", line.trim()));
+        let last =
+            said.lines().rev().find(|line| !line.trim().is_empty()).map(|line| format!(" ({})", line.trim()));
         let failure = format!("{why}{}", last.unwrap_or_default());
         clear();
         println!("{}: {failure}", self.name);

@@ -2,17 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::{Lock, Locks};
-use fencepost_measure::Times;
-use fencepost_measure::usage::{memory, threads};
+use fencepost::Lock;
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Server;
 use tokio::runtime::Runtime;
 
+use super::load::report_load;
 use super::{Deployment, NODES};
-use crate::cycle::{TASKS, by_tasks, names};
-use crate::results::{Goal, progress};
-use crate::rounds::{SLICE, Slice, report_number, report_times};
+use crate::results::progress;
+use crate::rounds::{SLICE, Slice, report_times};
 
 const BAD: usize = NODES - 1;
 const PAIRS: usize = 10;
@@ -80,45 +78,6 @@ pub(super) fn dead(healthy: &Deployment, rounds: usize) {
     drop(other);
     let Deployment { mut fleet, runtime, locks, .. } = Deployment::start();
     report_load("a dead node", (&runtime, &locks), long(rounds), || fleet[BAD].kill());
-}
-
-/// Full load for so long; returns the times of the cycles.
-fn load(runtime: &Runtime, locks: &Locks, span: Duration) -> Times {
-    let (started, mut times) = (Instant::now(), Vec::new());
-    while started.elapsed() < span {
-        times.extend(by_tasks(runtime, names(locks, TASKS)).times);
-    }
-    Times::new(times, started.elapsed())
-}
-
-/// What a node that is bad for long does to a client under load: its memory, its threads, and the slowest of its cycles.
-fn report_load(what: &str, (runtime, locks): (&Runtime, &Locks), span: Duration, turn_bad: impl FnOnce()) {
-    let mebibytes = || memory() / f64::from(1 << 20);
-    progress(&format!("redlock, {what} under load"));
-    load(runtime, locks, span.min(Duration::from_secs(2)));
-    let healthy = load(runtime, locks, span / 4);
-    turn_bad();
-    // What it takes to get used to it is no growth.
-    load(runtime, locks, span.min(Duration::from_secs(5)));
-    let before = (mebibytes(), threads());
-    let bad = load(runtime, locks, span);
-    let after = (mebibytes(), threads());
-    let detail =
-        format!("{:.1} MiB before, {:.1} after {} cycles in {span:?}", before.0, after.0, bad.count());
-    let flat = Some(Goal::AtMost(1.1));
-    report_number(&format!("redlock, {what} under load: memory"), after.0 / before.0, &detail, flat);
-    let detail = format!("{} beside {}", after.1, before.1);
-    let flat = Some(Goal::AtMost(0.0));
-    report_number(&format!("redlock, {what} under load: more threads"), after.1 - before.1, &detail, flat);
-    let [slow, slow_healthy] = [&bad, &healthy].map(|times| times.microseconds(99));
-    let detail = format!("{slow:.0} us beside {slow_healthy:.0} us");
-    let twice = Some(Goal::AtMost(2.0));
-    report_number(
-        &format!("redlock, {what} under load: p99 / healthy"),
-        slow / slow_healthy,
-        &detail,
-        twice,
-    );
 }
 
 /// A minute, and less where fewer rounds than by default are asked for.

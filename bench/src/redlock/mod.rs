@@ -4,6 +4,7 @@ mod cpu;
 mod crowd;
 pub(crate) mod fanout;
 mod faults;
+mod load;
 
 use std::time::Duration;
 
@@ -75,7 +76,9 @@ fn cycles(Deployment { fleet, runtime, locks, .. }: &Deployment, rounds: usize) 
 fn round_trips(Deployment { fleet, runtime, locks, .. }: &Deployment) {
     let lock = locks.lock("bench:count");
     report_calls("redlock, one task: scripts a node and cycle", fleet, || one_by_one(runtime, &lock));
-    report_calls("redlock, 64 tasks: scripts a node and cycle", fleet, || by_tasks(runtime, names(locks, TASKS)));
+    report_calls("redlock, 64 tasks: scripts a node and cycle", fleet, || {
+        by_tasks(runtime, names(locks, TASKS))
+    });
 }
 
 fn report_calls(what: &str, fleet: &Fleet, measure: impl Fn() -> Slice) {

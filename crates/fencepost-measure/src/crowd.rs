@@ -85,8 +85,7 @@ mod tests {
 
     #[test]
     fn who_did_not_wait_was_not_woken() {
-        let crowd =
-            Crowd::new(&[vec![turn(1, 0, 0, 10)], vec![turn(2, 15, 20, 30)]], Duration::from_secs(1));
+        let crowd = Crowd::new(&[vec![turn(1, 0, 0, 10)], vec![turn(2, 15, 20, 30)]], Duration::from_secs(1));
         assert_eq!(crowd.gaps.count(), 0);
         assert!((crowd.handovers - 1.0).abs() < 1e-9);
     }
@@ -101,8 +100,7 @@ mod tests {
 
     #[test]
     fn two_at_once_and_a_number_that_does_not_grow_are_seen() {
-        let at_once =
-            Crowd::new(&[vec![turn(0, 0, 0, 10)], vec![turn(0, 0, 5, 30)]], Duration::from_secs(1));
+        let at_once = Crowd::new(&[vec![turn(0, 0, 0, 10)], vec![turn(0, 0, 5, 30)]], Duration::from_secs(1));
         assert_eq!(at_once.overlaps, 1);
         let same = Crowd::new(&[vec![turn(7, 0, 0, 10)], vec![turn(7, 0, 15, 30)]], Duration::from_secs(1));
         assert_eq!(same.overlaps, 1);

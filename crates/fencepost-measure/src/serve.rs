@@ -44,7 +44,9 @@ pub fn answer(line: impl std::fmt::Display) -> io::Result<()> {
 pub async fn serve<C: Client>(client: &C) -> io::Result<()> {
     let (said, mut commands) = mpsc::unbounded_channel();
     // A thread of its own: it may be in the middle of reading when this process ends.
-    thread::spawn(move || io::stdin().lock().lines().map_while(Result::ok).try_for_each(|line| said.send(line)));
+    thread::spawn(move || {
+        io::stdin().lock().lines().map_while(Result::ok).try_for_each(|line| said.send(line))
+    });
     answer("ready")?;
     while let Some(command) = commands.recv().await {
         answer(obey(client, &command).await.unwrap_or_else(|error| json!({ "error": error })))?;

@@ -1,5 +1,6 @@
 //! `bench`: how fast locks are on this store, from here.
 
+use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -134,25 +135,25 @@ async fn round_trips(locks: &Locks, name: &str, lasts: Duration) -> Result<Times
 }
 
 async fn in_processes(url: &str, count: usize, contest: &Contest) -> std::result::Result<Crowd, Failure> {
-    let failed = system("running processes that contend");
-    let contended = async {
-        let mut workers = Vec::new();
-        for _ in 0..count {
-            let mut command = Command::new(std::env::current_exe()?);
-            // The store is not an argument, which others could read.
-            command.arg("bench-worker").env("FENCEPOST_STORE", url);
-            workers.push(Worker::start(command)?);
-        }
-        for worker in &mut workers {
-            worker.ready().await?;
-        }
-        let crowd = contend_in_processes(&mut workers, contest).await?;
-        for worker in workers {
-            worker.end().await?;
-        }
-        Ok(crowd)
-    };
-    contended.await.map_err(failed)
+    started_and_contended(url, count, contest).await.map_err(system("running processes that contend"))
+}
+
+async fn started_and_contended(url: &str, count: usize, contest: &Contest) -> io::Result<Crowd> {
+    let mut workers = Vec::new();
+    for _ in 0..count {
+        let mut command = Command::new(std::env::current_exe()?);
+        // The store is not an argument, which others could read.
+        command.arg("bench-worker").env("FENCEPOST_STORE", url);
+        workers.push(Worker::start(command)?);
+    }
+    for worker in &mut workers {
+        worker.ready().await?;
+    }
+    let crowd = contend_in_processes(&mut workers, contest).await?;
+    for worker in workers {
+        worker.end().await?;
+    }
+    Ok(crowd)
 }
 
 struct Progress {
@@ -200,14 +201,7 @@ impl Report {
     fn text(&self) -> String {
         let mut out = format!(
             "{}: one round trip takes {:.0} us (half of them take less)\n\n{:42} {:>10} {:>10} {:>10} {:>10} {:>12}\n",
-            self.store,
-            self.round_trip_us,
-            "",
-            "per second",
-            "p50 us",
-            "p99 us",
-            "max us",
-            "round trips"
+            self.store, self.round_trip_us, "", "per second", "p50 us", "p99 us", "max us", "round trips"
         );
         for measure in &self.measures {
             let Measure { what, per_second, p50_us, p99_us, max_us, round_trips, .. } = measure;
