@@ -44,9 +44,14 @@ impl Table {
         let runtime = runtime();
         progress(&format!("{store}: starting {} peers", peers.len()));
         let raw_peer = raw.token.take().map(|start| Peer { name: "raw", start });
-        let all: Vec<_> = raw_peer.iter().chain(&peers).collect();
-        let mut teams: Vec<_> = all.iter().map(|peer| Team::start(&runtime, peer, CONTENDERS)).collect();
-        teams.iter_mut().for_each(|team| team.ready(&runtime));
+        let all = raw_peer.iter().chain(&peers);
+        // One after the other: many interpreters at once would all be late.
+        let mut teams = Vec::new();
+        for peer in all {
+            let mut team = Team::start(&runtime, peer, CONTENDERS);
+            team.ready(&runtime);
+            teams.push(team);
+        }
         let mut figures: Vec<_> =
             teams.iter().map(|team| Figures { name: team.name, ..Figures::default() }).collect();
         let mut bare = Figures { name: "raw", ..Figures::default() };
