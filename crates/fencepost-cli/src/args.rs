@@ -254,9 +254,9 @@ pub(crate) struct Init {
 
 /// Measure how fast locks are on this store
 ///
-/// Acquires and releases with 1 to 256 tasks, wakes a waiter in another process, and lets eight contend for one name. Times are told beside one
-/// round trip to the store from here. All names start with `bench:` and a process id: other locks are not touched, but the store has to
-/// work as hard as it can for a while.
+/// Acquires and releases with 1 to 256 tasks, wakes a waiter in another process, and lets eight contend for one name: how often the lock goes to
+/// another one, how long each waits, and how fair that is. Times are told beside one round trip to the store from here. All names start with
+/// `bench:` and a process id: other locks are not touched, but the store has to work as hard as it can for a while.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
