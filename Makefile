@@ -21,7 +21,7 @@ export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test test-python wheel python soak mutants model sim bench bench-python man completions install clean
+.PHONY: help deps build lint test test-python wheel python soak mutants model sim bench bench-peers compare bench-python man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,8 +102,15 @@ sim: ## Simulate Redlock: SEEDS=10000 seeds from FROM=0, or one SEED=n with all 
 	SEED="$(SEED)" SEEDS="$(SEEDS)" FROM="$(FROM)" $(CARGO) test --locked -p fencepost-model --lib -- \
 	  --ignored --exact --nocapture simulation::tests::as_many_seeds_as_told
 
-bench: build ## Measure the stores beside their raw limits; a table, and JSON and a picture in bench/results
-	$(CARGO) run --release --locked -p fencepost-bench
+bench: build ## Measure the stores beside their raw limits; a table, and JSON and pictures in bench/results; ARGS= chooses parts
+	$(CARGO) run --release --locked -p fencepost-bench -- $(ARGS)
+
+bench-peers: ## Measure Fencepost beside other libraries, which it installs by name; ARGS= chooses parts
+	@PYTHON=$(PYTHON) sh bench/peers/install $(TARGET)/peers
+	$(CARGO) run --release --locked -p fencepost-bench -- $(or $(ARGS),peers)
+
+compare: ## Write the tables of COMPARE.md from bench/results
+	@$(PYTHON) scripts/compare
 
 bench-python: ## Measure the Python package beside its peers; SECS= is the length of one measure
 	sh bench/python/run $(ARGS)

@@ -46,8 +46,9 @@ class Servers:
 class Worker:
     def __init__(self, peer: str, redis_url: str, fleet: str) -> None:
         self.peer = peer
+        url = fleet if peer.endswith("x5") else redis_url
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), peer, redis_url, fleet],
+            [sys.executable, str(HERE / "worker.py"), peer, url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -146,18 +147,16 @@ def passing(peers: list[str], redis_url: str, fleet: str) -> dict[str, list[floa
 
 def gaps_between(pair: list[Worker], redis_url: str) -> list[float]:
     with tempfile.NamedTemporaryFile() as turns:
-        turns.write(bytes(8))
-        turns.flush()
         if pair[0].peer in TOKENS:
             client(redis_url).lpush(turns.name, "token")
         for worker in pair:
-            worker.tell(f"wake {turns.name} {2 * SECONDS}")
-        told = [worker.answer()["events"] for worker in pair]
-    events = sorted((at, what, who) for who, events in enumerate(told) for what, at in events)
+            worker.tell(f"contend {turns.name} 1 0.12 {2 * SECONDS} {turns.name}")
+        told = [worker.answer()["turns"][0] for worker in pair]
+    had = sorted((acquired, released, asked, who) for who, mine in enumerate(told) for _, asked, acquired, released in mine)
     return [
-        after[0] - before[0]
-        for before, after in zip(events, events[1:])
-        if before[1] == "gave" and after[1] == "had" and before[2] != after[2]
+        (acquired - released) / 1e9
+        for (_, released, _, before), (acquired, _, asked, after) in zip(had, had[1:])
+        if before != after and asked < released
     ]
 
 
@@ -165,13 +164,13 @@ def hold(redis_url: str, fleet: str) -> None:
     rows = []
     for peer in ("fencepost", "python-redis-lock"):
         worker = Worker(peer, redis_url, fleet)
-        found = worker.ask("hold 10000 15")
+        acquired, found = worker.ask("hold 10000 15"), worker.answer()
         worker.close()
         if "held" not in found:
             rows.append([peer, *["-"] * 6, str(found.get("error"))])
             continue
-        cells = [found["held"], found["held"] - found["still"], found["rss_kb"] // 1024, found["threads"]]
-        figures = [f"{found['cpu_pct']:.0f}", f"{found['acquire_s']:.1f}", found["error"] or ""]
+        cells = [found["held"], found["lost"], found["rss_kb"] // 1024, found["threads"]]
+        figures = [f"{100 * found['core']:.0f}", f"{acquired['acquired_in_s']:.1f}", found["note"]]
         rows.append([peer, *map(str, cells), *figures])
         client(redis_url).flushall()  # the next one begins with an empty server
     table(

@@ -80,32 +80,32 @@ class Token:
 
 
 def dictionaries(fleet: str) -> list[dict[str, Any]]:
-    places = fleet.removeprefix("redlock://").split(",")
+    places = fleet.removeprefix("redlock://").partition("?")[0].split(",")
     return [{"host": place.split(":")[0], "port": int(place.split(":")[1])} for place in places]
 
 
-def blocking(peer: str, redis_url: str, fleet: str) -> Callable[[], tuple[Callable[[str], Any], Callable[[Any], Any]]]:
+def blocking(peer: str, url: str) -> Callable[[], tuple[Callable[[str], Any], Callable[[Any], Any]]]:
     """Makes what one thread uses; clients are shared, as the libraries' documentation does it."""
     if peer.startswith("raw"):
         def make_raw() -> Any:
-            raw = RawFleet(fleet) if peer == "raw x5" else (Raw if peer == "raw" else Token)(redis_url)
+            raw = {"raw": Raw, "raw x5": RawFleet, "raw token": Token}[peer](url)
             return raw.acquire, raw.release
 
         return make_raw
     if peer == "redis-py token":
         import redis
 
-        tokens = redis.Redis.from_url(redis_url)
+        tokens = redis.Redis.from_url(url)
         return lambda: (lambda name: tokens.blpop([name]) and name, lambda name: tokens.lpush(name, "token"))
     if peer in ("fencepost", "fencepost x5"):
         import fencepost
 
-        locks = fencepost.connect(fleet if peer.endswith("x5") else redis_url)
+        locks = fencepost.connect(url)
         return lambda: (lambda name: locks.lock(name, ttl=TTL).acquire(), lambda guard: guard.release())
     if peer in ("redis-py", "python-redis-lock"):
         import redis
 
-        client = redis.Redis.from_url(redis_url)
+        client = redis.Redis.from_url(url)
         if peer == "redis-py":
             def take(name: str) -> Any:
                 lock = client.lock(name, timeout=TTL)
@@ -123,7 +123,7 @@ def blocking(peer: str, redis_url: str, fleet: str) -> Callable[[], tuple[Callab
     if peer == "redlock-py x5":
         import redlock
 
-        manager = redlock.Redlock(dictionaries(fleet), retry_count=10**9)
+        manager = redlock.Redlock(dictionaries(url), retry_count=10**9)
 
         def take_redlock(name: str) -> Any:
             lock = manager.lock(name, TTL * 1000)
@@ -135,7 +135,7 @@ def blocking(peer: str, redis_url: str, fleet: str) -> Callable[[], tuple[Callab
         import pottery
         import redis
 
-        masters = {redis.Redis(**place) for place in dictionaries(fleet)}
+        masters = {redis.Redis(**place) for place in dictionaries(url)}
 
         def take_pottery(name: str) -> Any:
             lock = pottery.Redlock(key=name, masters=masters, auto_release_time=TTL)
@@ -143,21 +143,38 @@ def blocking(peer: str, redis_url: str, fleet: str) -> Callable[[], tuple[Callab
             return lock
 
         return lambda: (take_pottery, lambda lock: lock.release())
+    if peer == "kazoo":
+        import kazoo.client
+
+        session = kazoo.client.KazooClient(hosts=url.removeprefix("zookeeper://"))
+        session.start()
+
+        def make_kazoo() -> Any:
+            locks: dict[str, Any] = {}
+
+            def take_kazoo(name: str) -> Any:
+                lock = locks.setdefault(name, session.Lock(f"/kazoo/{name}"))
+                assert lock.acquire()
+                return lock
+
+            return take_kazoo, lambda lock: lock.release()
+
+        return make_kazoo
     raise SystemExit(f"no peer `{peer}`")
 
 
 async def asynchronous(
-    peer: str, redis_url: str, fleet: str
+    peer: str, url: str
 ) -> tuple[Callable[[str], Awaitable[Any]], Callable[[Any], Awaitable[Any]]]:
     if peer.startswith("fencepost.aio"):
         import fencepost.aio
 
-        locks = await fencepost.aio.connect(fleet if peer.endswith("x5") else redis_url)
+        locks = await fencepost.aio.connect(url)
         return (lambda name: locks.lock(name, ttl=TTL).acquire()), (lambda guard: guard.release())
     if peer == "redis-py asyncio":
         import redis.asyncio
 
-        client = redis.asyncio.Redis.from_url(redis_url)
+        client = redis.asyncio.Redis.from_url(url)
 
         async def take(name: str) -> Any:
             lock = client.lock(name, timeout=TTL)
@@ -168,6 +185,6 @@ async def asynchronous(
     if peer == "aioredlock x5":
         import aioredlock
 
-        manager = aioredlock.Aioredlock(dictionaries(fleet), retry_count=10**6)
+        manager = aioredlock.Aioredlock(dictionaries(url), retry_count=10**6)
         return (lambda name: manager.lock(name, lock_timeout=TTL)), manager.unlock
     raise SystemExit(f"no peer `{peer}`")

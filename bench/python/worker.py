@@ -1,13 +1,13 @@
-"""One peer in a process of its own. Reads a command a line, answers with a line of JSON.
+"""One peer in a process of its own: says `ready`, obeys a command a line, answers with a line of JSON, as the workers in other
+languages do (crates/fencepost-measure/src/serve.rs).
 
-cycle WORKERS SECONDS · wake PATH SECONDS · hold COUNT SECONDS · busy SECONDS
+cycle WORKERS SECONDS · contend NAME CONTENDERS HOLD SECONDS FILE · hold COUNT SECONDS · busy SECONDS
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import mmap
 import os
 import random
 import sys
@@ -20,8 +20,19 @@ import peers
 now = time.monotonic
 
 
-def middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2] if values else float("nan")
+def moment() -> int:
+    """The clock that all processes share."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def summary(times: list[float], seconds: float) -> dict[str, float]:
+    ordered = sorted(times)
+
+    def percentile(percent: int) -> float:
+        return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)] * 1e6 if ordered else float("nan")
+
+    figures = {"p50_us": percentile(50), "p99_us": percentile(99), "max_us": percentile(100)}
+    return {**figures, "per_s": len(ordered) / seconds}
 
 
 def process() -> dict[str, int]:
@@ -29,101 +40,135 @@ def process() -> dict[str, int]:
     return {"rss_kb": int(status["VmRSS"].split()[0]), "threads": int(status["Threads"])}
 
 
-class Turns:
-    """A number that two processes share: how often the lock was had."""
+def tell(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
 
-    def __init__(self, path: str) -> None:
-        with open(path, "r+b") as file:
-            self._shared = mmap.mmap(file.fileno(), 8)
 
-    def get(self) -> int:
-        return int.from_bytes(self._shared[:8], "little")
+class Manners:
+    """Who has released the lock stays away until another one has had it, if there is a file: each turn leaves a byte there.
+    Otherwise a waiter that polls is seldom faster than who has just released it."""
 
-    def next(self) -> int:
+    def __init__(self, path: str, hold: float) -> None:
+        self._path, self._hold = path if path != "-" else None, hold
+
+    def mark(self) -> int:
         """Called by the holder alone."""
-        number = self.get() + 1
-        self._shared[:8] = number.to_bytes(8, "little")
-        return number
+        if not self._path:
+            return 0
+        with open(self._path, "ab") as file:
+            file.write(b".")
+        return os.stat(self._path).st_size
+
+    def hold(self) -> float:
+        """By chance where waiters may poll: one length would meet the same point of their period each time."""
+        return random.uniform(0, self._hold) if self._path else self._hold
+
+    def stays_away(self, mine: int) -> bool:
+        return self._path is not None and os.stat(self._path).st_size == mine
 
 
 class Blocking:
-    def __init__(self, peer: str, redis_url: str, fleet: str) -> None:
-        self.peer, self.redis_url = peer, redis_url
-        self.make = peers.blocking(peer, redis_url, fleet)
-        self.pairs = [self.make() for _ in range(16)]
-        for number, (acquire, release) in enumerate(self.pairs):
-            if not peer.endswith(" token"):
-                release(acquire(f"warm:{os.getpid()}:{number}"))
+    def __init__(self, peer: str, url: str) -> None:
+        self.peer, self.url = peer, url
+        self._make = peers.blocking(peer, url)
+        self._pairs: list[Any] = []
+        if not peer.endswith(" token"):
+            acquire, release = self._pair(0)
+            release(acquire(f"warm:{os.getpid()}"))
+
+    def _pair(self, number: int) -> Any:
+        while len(self._pairs) <= number:
+            self._pairs.append(self._make())
+        return self._pairs[number]
+
+    def _in_threads(self, count: int, work: Any) -> None:
+        pairs = [self._pair(number) for number in range(count)]
+        if count == 1:
+            return work(0, *pairs[0])
+        threads = [threading.Thread(target=work, args=(number, *pair)) for number, pair in enumerate(pairs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def cycle(self, workers: int, seconds: float) -> dict[str, Any]:
         took: list[list[float]] = [[] for _ in range(workers)]
-        end = now() + seconds
 
-        def work(number: int) -> None:
-            (acquire, release), name, mine = self.pairs[number], f"k:{os.getpid()}:{number}", took[number]
+        def warm(number: int, acquire: Any, release: Any) -> None:
+            release(acquire(f"k:{os.getpid()}:{number}"))
+
+        def work(number: int, acquire: Any, release: Any) -> None:
+            name, mine = f"k:{os.getpid()}:{number}", took[number]
             while (start := now()) < end:
                 release(acquire(name))
                 mine.append(now() - start)
 
-        if workers == 1:
-            work(0)
-        else:
-            threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        every = [one for mine in took for one in mine]
-        return {"p50_us": middle(every) * 1e6, "per_s": len(every) / seconds}
+        self._in_threads(workers, warm)
+        began = now()
+        end = began + seconds
+        self._in_threads(workers, work)
+        return summary([one for mine in took for one in mine], now() - began)
 
-    def wake(self, path: str, seconds: float) -> dict[str, Any]:
-        """Takes turns with another process: when the lock was had, and when it was given back. Comes back as soon as the other
-        has it, so that somebody waits whenever it is given back."""
-        acquire, release = self.pairs[0]
-        turns, events, end = Turns(path), [], now() + seconds
-        while now() < end:
-            held = acquire(path)
-            mine = turns.next()
-            events.append(("had", now()))
-            time.sleep(random.uniform(0.02, 0.12))
-            events.append(("gave", now()))
-            release(held)
-            while turns.get() == mine and now() < end:
-                time.sleep(0.0005)
-        return {"events": events}
+    def contend(self, name: str, contenders: int, hold: float, seconds: float, file: str) -> dict[str, Any]:
+        turns: list[list[list[int]]] = [[] for _ in range(contenders)]
+        manners, end = Manners(file, hold), now() + seconds
+
+        def work(number: int, acquire: Any, release: Any) -> None:
+            while now() < end:
+                asked = moment()
+                held = acquire(name)
+                acquired, mine, holds = moment(), manners.mark(), manners.hold()
+                if holds:
+                    time.sleep(holds)
+                released = moment()
+                release(held)
+                turns[number].append([0, asked, acquired, released])
+                while manners.stays_away(mine) and now() < end:
+                    time.sleep(0.0005)
+
+        self._in_threads(contenders, work)
+        return {"turns": turns}
 
     def hold(self, count: int, seconds: float) -> dict[str, Any]:
         """Holds many locks with a ttl of 5 s by the library's own renewal."""
         threading.excepthook = lambda _: None
-        error, kept = "", []
-        start = now()
+        before, start, kept, note = process()["rss_kb"], now(), [], ""
         try:
-            if self.peer == "fencepost":
-                import fencepost
-
-                locks = fencepost.connect(self.redis_url)
-                kept = [locks.lock(f"hold:{number}", ttl=5).acquire() for number in range(count)]
-            else:
-                import redis
-                import redis_lock
-
-                client = redis.Redis.from_url(self.redis_url)
-                for number in range(count):
-                    lock = redis_lock.Lock(client, f"hold:{number}", expire=5, auto_renewal=True)
-                    assert lock.acquire()
-                    kept.append(lock)
-                    if now() - start > 60:
-                        error = "stopped after 60 s"
-                        break
+            for number in range(count):
+                kept.append(self._keep(number))
+                if now() - start > 30:
+                    note = "stopped after 30 s"
+                    break
         except Exception as failure:
-            error = f"{type(failure).__name__}: {failure}"[:120]
-        took, before = now() - start, sum(os.times()[:2])
+            note = f"{type(failure).__name__}: {failure}"[:120]
+        took = now() - start
+        time.sleep(5)  # all in their stride before it is measured
+        tell({"acquired_in_s": took})
+        spent = sum(os.times()[:2])
         time.sleep(seconds)
-        cpu = (sum(os.times()[:2]) - before) / seconds * 100
-        import redis as plain
+        share = (sum(os.times()[:2]) - spent) / seconds
+        import redis
 
-        left = len(plain.Redis.from_url(self.redis_url).keys("lock:hold:*"))
-        return {"held": len(kept), "still": left, "acquire_s": took, "cpu_pct": cpu, "error": error, **process()}
+        left = len(redis.Redis.from_url(self.url).keys("lock:hold:*"))
+        used = process()
+        each = (used["rss_kb"] - before) * 1024 / max(1, len(kept))
+        return {"held": len(kept), "lost": len(kept) - left, "bytes_each": each, "core": share, "note": note, **used}
+
+    def _keep(self, number: int) -> Any:
+        if self.peer == "fencepost":
+            import fencepost
+
+            if not hasattr(self, "_locks"):
+                self._locks = fencepost.connect(self.url)
+            return self._locks.lock(f"hold:{number}", ttl=5).acquire()
+        import redis
+        import redis_lock
+
+        if not hasattr(self, "_client"):
+            self._client = redis.Redis.from_url(self.url)
+        lock = redis_lock.Lock(self._client, f"hold:{number}", expire=5, auto_renewal=True)
+        assert lock.acquire()
+        return lock
 
     def busy(self, seconds: float) -> dict[str, Any]:
         """Holds a lock of 2 s under eight threads of pure Python, and looks after it from outside, ten times a second."""
@@ -133,12 +178,12 @@ class Blocking:
         if self.peer == "fencepost":
             import fencepost
 
-            lock = fencepost.connect(self.redis_url).lock(name, ttl=2).acquire()
+            lock = fencepost.connect(self.url).lock(name, ttl=2).acquire()
         else:
             import redis
             import redis_lock
 
-            lock = redis_lock.Lock(redis.Redis.from_url(self.redis_url), name, expire=2, auto_renewal=True)
+            lock = redis_lock.Lock(redis.Redis.from_url(self.url), name, expire=2, auto_renewal=True)
             assert lock.acquire()
         watch = (
             "import redis, sys, time\n"
@@ -148,7 +193,7 @@ class Blocking:
             "print(gone, least)"
         )
         watcher = subprocess.Popen(
-            [sys.executable, "-c", watch, self.redis_url, name, str(seconds)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", watch, self.url, name, str(seconds)], stdout=subprocess.PIPE, text=True
         )
         end = now() + seconds
 
@@ -168,56 +213,71 @@ class Blocking:
 
 
 class Asynchronous:
-    def __init__(self, peer: str, redis_url: str, fleet: str) -> None:
+    def __init__(self, peer: str, url: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self.acquire, self.release = self.loop.run_until_complete(peers.asynchronous(peer, redis_url, fleet))
+        self.acquire, self.release = self.loop.run_until_complete(peers.asynchronous(peer, url))
         self.loop.run_until_complete(self._once("warm"))
 
     async def _once(self, name: str) -> None:
         await self.release(await self.acquire(f"{name}:{os.getpid()}"))
 
+    def _in_tasks(self, count: int, work: Any) -> None:
+        async def all_of_them() -> None:
+            await asyncio.gather(*(work(number) for number in range(count)))
+
+        self.loop.run_until_complete(all_of_them())
+
     def cycle(self, workers: int, seconds: float) -> dict[str, Any]:
         took: list[float] = []
-        end = now() + seconds
+        began = now()
+        end = began + seconds
 
         async def work(number: int) -> None:
             while (start := now()) < end:
                 await self._once(f"k{number}")
                 took.append(now() - start)
 
-        async def all_of_them() -> None:
-            await asyncio.gather(*(work(number) for number in range(workers)))
+        self._in_tasks(workers, work)
+        return summary(took, now() - began)
 
-        self.loop.run_until_complete(all_of_them())
-        return {"p50_us": middle(took) * 1e6, "per_s": len(took) / seconds}
+    def contend(self, name: str, contenders: int, hold: float, seconds: float, file: str) -> dict[str, Any]:
+        turns: list[list[list[int]]] = [[] for _ in range(contenders)]
+        manners, end = Manners(file, hold), now() + seconds
 
-    def wake(self, path: str, seconds: float) -> dict[str, Any]:
-        async def take_turns() -> list[tuple[str, float]]:
-            turns, events, end = Turns(path), [], now() + seconds
+        async def work(number: int) -> None:
             while now() < end:
-                held = await self.acquire(path)
-                mine = turns.next()
-                events.append(("had", now()))
-                await asyncio.sleep(random.uniform(0.02, 0.12))
-                events.append(("gave", now()))
+                asked = moment()
+                held = await self.acquire(name)
+                acquired, mine = moment(), manners.mark()
+                await asyncio.sleep(manners.hold())
+                released = moment()
                 await self.release(held)
-                while turns.get() == mine and now() < end:
+                turns[number].append([0, asked, acquired, released])
+                while manners.stays_away(mine) and now() < end:
                     await asyncio.sleep(0.0005)
-            return events
 
-        return {"events": self.loop.run_until_complete(take_turns())}
+        self._in_tasks(contenders, work)
+        return {"turns": turns}
+
+
+COMMANDS: dict[str, list[type]] = {
+    "cycle": [int, float],
+    "contend": [str, int, float, float, str],
+    "hold": [int, float],
+    "busy": [float],
+}
 
 
 def main() -> None:
-    peer, redis_url, fleet = sys.argv[1:4]
-    me: Any = (Asynchronous if peer in peers.ASYNC else Blocking)(peer, redis_url, fleet)
+    peer, url = sys.argv[1:3]
+    me: Any = (Asynchronous if peer in peers.ASYNC else Blocking)(peer, url)
     print("ready", flush=True)
     for line in sys.stdin:
         what, *words = line.split()
-        arguments = [word if what == "wake" and not at else float(word) for at, word in enumerate(words)]
-        if what in ("cycle", "hold"):
-            arguments[0] = int(arguments[0])
-        print(json.dumps(getattr(me, what)(*arguments)), flush=True)
+        try:
+            tell(getattr(me, what)(*(kind(word) for kind, word in zip(COMMANDS[what], words, strict=True))))
+        except Exception as failure:
+            tell({"error": f"{type(failure).__name__}: {failure}"[:200]})
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-//! Acquire and release without contention, by one task and by 64.
+//! Acquire and release without contention, by one task and by many.
 
 use std::path::Path;
 use std::time::Instant;
@@ -8,6 +8,7 @@ use fencepost_testkit::redis::Server;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::raw::{self, Bare, Scripts};
+use crate::results::progress;
 use crate::rounds::{SLICE, Slice, report_rates, report_times, slice};
 
 pub(crate) const TASKS: usize = 64;
@@ -28,8 +29,8 @@ pub(crate) fn runtime() -> Runtime {
 }
 
 /// A name of its own for each of many tasks.
-pub(crate) fn names(locks: &Locks) -> Vec<Lock> {
-    (0..TASKS).map(|index| locks.lock(format!("bench:{index}"))).collect()
+pub(crate) fn names(locks: &Locks, tasks: usize) -> Vec<Lock> {
+    (0..tasks).map(|index| locks.lock(format!("bench:{index}"))).collect()
 }
 
 /// Each of several tasks goes through cycles of its own.
@@ -71,7 +72,7 @@ pub(crate) fn one_by_one(runtime: &Runtime, cycle: &impl Cycle) -> Slice {
     })
 }
 
-fn bare(runtime: &Runtime, socket: &mut Bare, scripts: &Scripts, tasks: usize) -> Slice {
+pub(crate) fn bare(runtime: &Runtime, socket: &mut Bare, scripts: &Scripts, tasks: usize) -> Slice {
     let names: Vec<String> = (0..tasks).map(|index| format!("raw:{index}")).collect();
     let (acquires, releases) = scripts.commands(&names);
     runtime.block_on(async {
@@ -94,17 +95,26 @@ pub(crate) fn redis(server: &Server, rounds: usize) {
     let lock = locks.lock("bench:one");
     let mut socket = runtime.block_on(Bare::connect(server.addr()));
     let (ours, trivial) = (Scripts::ours(server.addr()), Scripts::trivial(server.addr()));
-    let (mut one, mut one_trivial, mut many, mut many_trivial) = (vec![], vec![], vec![], vec![]);
+    let (mut one, mut one_trivial) = (vec![], vec![]);
+    progress("redis, one task");
     for _ in 0..rounds {
         one.push((one_by_one(&runtime, &lock), bare(&runtime, &mut socket, &ours, 1)));
         one_trivial.push((one_by_one(&runtime, &lock), bare(&runtime, &mut socket, &trivial, 1)));
-        many.push((by_tasks(&runtime, names(&locks)), bare(&runtime, &mut socket, &ours, TASKS)));
-        many_trivial.push((by_tasks(&runtime, names(&locks)), bare(&runtime, &mut socket, &trivial, TASKS)));
     }
-    report_times("redis, one task: cycle / our scripts bare", Some(1.4), &one);
-    report_times("redis, one task: cycle / trivial scripts bare", None, &one_trivial);
-    report_rates("redis, 64 tasks: rate / our scripts pipelined", Some(0.6), &many);
-    report_rates("redis, 64 tasks: rate / trivial pipelined", None, &many_trivial);
+    report_times("redis, one task: cycle / our scripts bare", None, &one);
+    report_times("redis, one task: cycle / trivial scripts bare", Some(1.3), &one_trivial);
+    for tasks in [16, TASKS, 256] {
+        progress(&format!("redis, {tasks} tasks"));
+        let (mut many, mut many_trivial) = (vec![], vec![]);
+        for _ in 0..rounds {
+            let cycles = || by_tasks(&runtime, names(&locks, tasks));
+            many.push((cycles(), bare(&runtime, &mut socket, &ours, tasks)));
+            many_trivial.push((cycles(), bare(&runtime, &mut socket, &trivial, tasks)));
+        }
+        let goal = (tasks == TASKS).then_some(0.6);
+        report_rates(&format!("redis, {tasks} tasks: rate / our scripts pipelined"), None, &many);
+        report_rates(&format!("redis, {tasks} tasks: rate / trivial pipelined"), goal, &many_trivial);
+    }
 }
 
 pub(crate) fn file(folder: &Path, rounds: usize) {
@@ -114,9 +124,10 @@ pub(crate) fn file(folder: &Path, rounds: usize) {
     let lock = locks.lock("bench:one");
     let path = folder.join("raw.lock");
     let (mut one, mut many) = (vec![], vec![]);
+    progress("file, cycles");
     for _ in 0..rounds {
         one.push((one_by_one(&runtime, &lock), slice(|| raw::file_cycle(&path))));
-        many.push((by_tasks(&runtime, names(&locks)), slice(|| raw::file_cycle(&path))));
+        many.push((by_tasks(&runtime, names(&locks, TASKS)), slice(|| raw::file_cycle(&path))));
     }
     report_times("file, one task: cycle / bare system calls", Some(4.0), &one);
     report_rates("file, 64 tasks: rate / bare system calls", None, &many);

@@ -1,18 +1,22 @@
 //! etcd: a cycle beside a put and a delete without a lease, and a waiter's waking beside a bare watch. The raw side speaks
 //! the same protocol over the same kind of connection, with nothing in between.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use fencepost::Locks;
+use fencepost_measure::{Turn, now};
 use fencepost_testkit::etcd::Cluster;
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use prost::Message;
+use tokio::runtime::Runtime;
 
 use crate::cycle::{one_by_one, runtime};
+use crate::results::progress;
 use crate::rounds::{SLICE, Slice, report_times};
-use crate::wake;
+use crate::wake::{HOLD, TURNS};
+use crate::{wake, workers};
 
 #[derive(Clone, PartialEq, Message)]
 struct Put {
@@ -52,13 +56,13 @@ struct Watched {
 struct Event {}
 
 /// A bare connection.
-struct Raw {
+pub(crate) struct Raw {
     sender: SendRequest<Bytes>,
     base: String,
 }
 
 impl Raw {
-    async fn connect(address: &str) -> Self {
+    pub(crate) async fn connect(address: &str) -> Self {
         let stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("an open socket");
         let (sender, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
@@ -96,10 +100,24 @@ impl Raw {
         self.call("KV/Put", &Put { key: key.clone(), value: vec![b'x'; 120] }).await;
         self.call("KV/DeleteRange", &Delete { key }).await;
     }
+
+    pub(crate) fn slice(&self, runtime: &Runtime) -> Slice {
+        runtime.block_on(async {
+            let mut out = Slice::default();
+            let started = Instant::now();
+            while started.elapsed() < SLICE {
+                let before = Instant::now();
+                self.cycle().await;
+                out.times.push(before.elapsed());
+            }
+            out.took = started.elapsed();
+            out
+        })
+    }
 }
 
 pub(crate) fn run(rounds: usize) {
-    measure("etcd", Cluster::config().durable().start(1), rounds, Some(1.8), Some(3.0));
+    measure("etcd", Cluster::config().durable().start(1), rounds, Some(1.5), Some(3.0));
     // What is left of the ratios where the disk costs nothing: mostly two switches between threads a request.
     measure("etcd without fsync", Cluster::start(1), rounds, None, None);
 }
@@ -110,63 +128,39 @@ fn measure(what: &str, cluster: Cluster, rounds: usize, cycle: Option<f64>, waki
     let lock = locks.lock("bench:one");
     let address = cluster[0].addr().to_string();
     let raw = runtime.block_on(Raw::connect(&address));
-    let bare = || {
-        runtime.block_on(async {
-            let mut out = Slice::default();
-            let started = Instant::now();
-            while started.elapsed() < SLICE {
-                let before = Instant::now();
-                raw.cycle().await;
-                out.times.push(before.elapsed());
-            }
-            out.took = started.elapsed();
-            out
-        })
-    };
-    let pairs: Vec<_> = (0..rounds).map(|_| (one_by_one(&runtime, &lock), bare())).collect();
+    progress(&format!("{what}, cycles"));
+    let pairs: Vec<_> = (0..rounds).map(|_| (one_by_one(&runtime, &lock), raw.slice(&runtime))).collect();
     report_times(&format!("{what}: cycle / put and delete"), cycle, &pairs);
-    let pairs: Vec<_> = (0..rounds.div_ceil(2))
-        .map(|round| {
-            (wake::gaps("locks", &cluster.url()), wake::gaps("etcd watch", &format!("{address} wake{round}")))
-        })
-        .collect();
-    report_times(&format!("{what}: waking a process / bare watch"), waking, &pairs);
+    let what = format!("{what}: waking a process / bare watch");
+    wake::report(&what, waking, (&cluster.url(), rounds), |round| {
+        workers::pair("etcd watch", &format!("{address} wake{round}"))
+    });
     runtime.block_on(locks.close());
 }
 
-/// The part of one of two processes that wake each other by a put that the other one watches.
-pub(crate) fn watch(
-    target: &str,
-    side: &str,
-    turns: usize,
-    hold: Duration,
-    note: impl Fn(Duration, Duration),
-) {
+/// One of two processes that wake each other by a put that the other one watches.
+pub(crate) fn pass_to_and_fro(target: &str, begins: bool) -> Vec<Turn> {
     let (address, name) = target.split_once(' ').expect("an address and a name");
-    let other = if side == "0" { "1" } else { "0" };
-    let key = |side: &str| format!("{name}/{side}").into_bytes();
-    let now = || {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).expect("nanoseconds"))
-    };
+    let key = |side: bool| format!("{name}/{side}").into_bytes();
     runtime().block_on(async {
         let raw = Raw::connect(address).await;
         // From the beginning: what the other one has put already is not missed.
-        let create = Create { key: key(side), start_revision: 1 };
+        let create = Create { key: key(begins), start_revision: 1 };
         let (mut answers, _open) = raw.open("Watch/Watch", &Watch { create: Some(create) }, false).await;
-        let mut bytes = BytesMut::new();
-        if side == "0" {
-            raw.call("KV/Put", &Put { key: key(side), value: Vec::new() }).await;
+        let (mut bytes, mut turns) = (BytesMut::new(), Vec::new());
+        if begins {
+            raw.call("KV/Put", &Put { key: key(true), value: Vec::new() }).await;
         }
-        for _ in 0..turns {
+        for _ in 0..TURNS {
+            let asked = now();
             while !next(&mut answers, &mut bytes).await {}
             let acquired = now();
-            tokio::time::sleep(hold).await;
-            let released = now();
-            raw.call("KV/Put", &Put { key: key(other), value: Vec::new() }).await;
-            note(acquired, released);
+            tokio::time::sleep(HOLD).await;
+            turns.push(Turn { token: 0, asked, acquired, released: now() });
+            raw.call("KV/Put", &Put { key: key(!begins), value: Vec::new() }).await;
         }
-    });
+        turns
+    })
 }
 
 /// Reads the next answer of a watch; says whether it brought an event.

@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 use fencepost::Locks;
+use fencepost_measure::usage::processor_time;
 use fencepost_testkit::redis::Server;
 
 use crate::cycle::runtime;
-use crate::results::Goal;
+use crate::results::{Goal, progress};
 use crate::rounds::{SLICE, report_number};
-use crate::usage::processor_time;
 
 /// Hand-overs that are counted for each number of waiters.
 const HANDOVERS: usize = 400;
 
-pub(crate) fn run() {
+pub(crate) fn run(_: usize) {
     names();
     waiters();
 }
@@ -24,6 +24,7 @@ fn names() {
     let locks = runtime.block_on(Locks::connect(&server.url())).expect("a store");
     let mut first = None;
     for count in [1, 100, 10_000, 100_000] {
+        progress(&format!("redis, {count} names"));
         let mut number = 0;
         let mut cycle = || {
             let lock = locks.lock(format!("growth:{number}"));
@@ -54,6 +55,7 @@ fn names() {
 /// Requests to the server for one hand-over, with so many clients in the queue; each is one script.
 fn waiters() {
     for count in [1, 10, 100, 1000] {
+        progress(&format!("redis, {count} waiters"));
         let (server, runtime) = (Server::start(), runtime());
         let url = server.url();
         let requests = || server.evalsha_calls();

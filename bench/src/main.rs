@@ -1,4 +1,4 @@
-//! Measures Fencepost beside its raw limit, in the same run, and prints ratios.
+//! Measures Fencepost beside its raw limit, and beside its peers, in the same run, and prints ratios.
 //!
 //! Absolute figures of a shared machine mean little; the two sides of each ratio are measured in turns, a fraction of
 //! a second each, so that both meet the same neighbours.
@@ -11,99 +11,109 @@ mod etcd;
 mod fence;
 mod growth;
 mod held;
+mod peers;
 mod postgres;
 mod raw;
 mod redlock;
 mod results;
 mod rounds;
 mod startup;
-mod usage;
+mod stores;
 mod wake;
+mod workers;
 mod zookeeper;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use fencepost_testkit::redis::Server;
+
+/// What can be chosen by name, and how it is run with so many rounds.
+const PARTS: [Part; 11] = [
+    ("redis", redis),
+    ("file", file),
+    ("redlock", redlock::run),
+    ("zookeeper", zookeeper::run),
+    ("postgres", postgres::run),
+    ("etcd", etcd::run),
+    ("fence", fence::run),
+    ("held", held::run),
+    ("growth", growth::run),
+    ("startup", startup::run),
+    ("stores", stores::run),
+];
+
+const USAGE: &str = "usage: fencepost-bench [--rounds N] [--into FOLDER] [PART …]
+
+Starts its own servers; N is 15 unless given, and 5 for peers. Without parts all but the peers are measured; `peers` stands for all of those.";
+
+fn redis(rounds: usize) {
+    let server = Server::start();
+    cycle::redis(&server, rounds);
+    wake::redis(&server, rounds);
+    contention::redis(&server, rounds);
+}
+
+fn file(rounds: usize) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    cycle::file(folder.path(), rounds);
+    wake::file(folder.path(), rounds);
+}
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let [role, arguments @ ..] = words.as_slice()
         && let Some(role) = role.strip_prefix("--play=")
     {
-        match role {
-            "held" => held::play(&arguments[0], &arguments[1]),
-            "crowd" | "crowd token" => contention::play(role, &arguments[0]),
-            _ => wake::play(role, arguments),
-        }
+        workers::play(role, arguments);
         return ExitCode::SUCCESS;
     }
-    let Some((rounds, parts)) = arguments(&words) else {
-        eprintln!(
-            "usage: fencepost-bench [--rounds N] [redis] [file] [redlock] [postgres] [etcd] [zookeeper] [fence] [held] [growth] [startup]\n\nStarts its own servers; N is 15 unless given."
-        );
+    let all: Vec<_> = PARTS.into_iter().chain(peers::PARTS).collect();
+    let Some(Wanted { rounds, folder, parts }) = Wanted::parse(&words, &all) else {
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        eprintln!("{USAGE}\nParts: {}", names.join(", "));
         return ExitCode::from(64);
     };
-    let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
-    println!(
-        "Fencepost beside its raw limit, {rounds} rounds in turns; the ratio is the median over rounds.\n"
-    );
-    if wanted("redis") {
-        let server = Server::start();
-        cycle::redis(&server, rounds);
-        wake::redis(&server, rounds);
-        contention::redis(&server, rounds);
-    }
-    if wanted("file") {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        cycle::file(folder.path(), rounds);
-        wake::file(folder.path(), rounds);
-    }
-    if wanted("redlock") {
-        redlock::run(rounds);
-    }
-    if wanted("zookeeper") {
-        zookeeper::run(rounds);
-    }
-    if wanted("postgres") {
-        postgres::run(rounds);
-    }
-    if wanted("etcd") {
-        etcd::run(rounds);
-    }
-    if wanted("fence") {
-        fence::run(rounds);
-    }
-    if wanted("held") {
-        held::run();
-    }
-    if wanted("growth") {
-        growth::run();
-    }
-    if wanted("startup") {
-        startup::run(rounds.div_ceil(3));
-    }
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
-    match results::write(&folder, rounds) {
-        Ok([json, svg]) => println!("\nWritten to {} and {}", json.display(), svg.display()),
-        Err(error) => {
+    println!("In turns; a ratio is the median over rounds. Load of the machine: {:.1}.\n", results::load());
+    for (name, run) in parts {
+        let rounds = rounds.unwrap_or(if name.starts_with("peers") { 5 } else { 15 });
+        let load = results::load();
+        run(rounds);
+        if let Err(error) = results::write(&folder, name, rounds, load) {
             eprintln!("the results could not be written to {}: {error}", folder.display());
             return ExitCode::FAILURE;
         }
     }
+    println!("\nWritten to {}", folder.display());
     ExitCode::SUCCESS
 }
 
-/// How many rounds, and which parts; none means all.
-fn arguments(words: &[String]) -> Option<(usize, Vec<&str>)> {
-    let (mut rounds, mut parts) = (15, Vec::new());
-    let mut words = words.iter().map(String::as_str);
-    while let Some(word) = words.next() {
-        match word {
-            "--rounds" => rounds = words.next()?.parse().ok()?,
-            "redis" | "file" | "redlock" | "postgres" | "etcd" | "zookeeper" | "fence" | "held"
-            | "growth" | "startup" => parts.push(word),
-            _ => return None,
+type Part = (&'static str, fn(usize));
+
+/// What is asked for.
+struct Wanted {
+    rounds: Option<usize>,
+    folder: PathBuf,
+    parts: Vec<Part>,
+}
+
+impl Wanted {
+    /// `peers` stands for all of its parts.
+    fn parse(words: &[String], all: &[Part]) -> Option<Self> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+        let mut wanted = Self { rounds: None, folder, parts: Vec::new() };
+        let mut words = words.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            match word {
+                "--rounds" => wanted.rounds = Some(words.next()?.parse().ok().filter(|rounds| *rounds > 0)?),
+                "--into" => wanted.folder = words.next()?.into(),
+                "peers" => wanted.parts.extend(peers::PARTS),
+                other => wanted.parts.push(*all.iter().find(|(name, _)| *name == other)?),
+            }
         }
+        if wanted.parts.is_empty() {
+            wanted.parts.extend(PARTS);
+        }
+        Some(wanted)
     }
-    Some((rounds, parts))
 }

@@ -4,14 +4,17 @@ use std::future::poll_fn;
 use std::time::Instant;
 
 use fencepost::Locks;
+use fencepost_measure::{Turn, now};
 use fencepost_testkit::postgres::Server;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
 use crate::cycle::{TASKS, by_tasks, names, one_by_one, runtime};
+use crate::results::progress;
 use crate::rounds::{SLICE, Slice, report_rates, report_times};
-use crate::wake::{HOLD, TURNS, gaps, note, now};
+use crate::wake::{HOLD, TURNS};
+use crate::{wake, workers};
 
 pub(crate) fn run(rounds: usize) {
     let server = Server::config().fsync().start();
@@ -19,10 +22,9 @@ pub(crate) fn run(rounds: usize) {
         let database = server.create_database();
         let url = format!("{}{parameter}", server.url(&database));
         cycles(&url, &server.url(&database), what, rounds);
-        let pairs: Vec<_> = (0..rounds.div_ceil(2))
-            .map(|_| (gaps("locks", &url), gaps("notify", &server.url(&database))))
-            .collect();
-        report_times(&format!("postgres, {what}: waking another / bare NOTIFY"), Some(3.0), &pairs);
+        let raw = server.url(&database);
+        let what = format!("postgres, {what}: waking another / bare NOTIFY");
+        wake::report(&what, Some(3.0), (&url, rounds), |_| workers::pair("notify", &raw));
     }
 }
 
@@ -32,11 +34,12 @@ fn cycles(url: &str, bare_url: &str, what: &str, rounds: usize) {
     let bare = runtime.block_on(Bare::connect(bare_url, what == "durable"));
     let lock = locks.lock("bench:one");
     let (mut one, mut many) = (vec![], vec![]);
+    progress(&format!("postgres, {what}, cycles"));
     for _ in 0..rounds {
         one.push((one_by_one(&runtime, &lock), bare.slice(&runtime, 1)));
-        many.push((by_tasks(&runtime, names(&locks)), bare.slice(&runtime, TASKS)));
+        many.push((by_tasks(&runtime, names(&locks, TASKS)), bare.slice(&runtime, TASKS)));
     }
-    report_times(&format!("postgres, {what}, one task: cycle / bare"), Some(2.0), &one);
+    report_times(&format!("postgres, {what}, one task: cycle / bare"), Some(1.5), &one);
     report_rates(&format!("postgres, {what}, 64 tasks: rate / pipelined"), None, &many);
 }
 
@@ -82,22 +85,47 @@ impl Bare {
     }
 
     fn slice(&self, runtime: &Runtime, tasks: usize) -> Slice {
-        runtime.block_on(async {
-            let mut out = Slice::default();
-            let started = Instant::now();
-            while started.elapsed() < SLICE {
-                let before = Instant::now();
-                let mut cycles = Vec::new();
-                for key in 0..tasks {
-                    cycles.push(Box::pin(self.cycle(i64::try_from(key).expect("a small number"))));
-                }
-                join(cycles).await;
-                out.times.extend(std::iter::repeat_n(before.elapsed(), tasks));
-            }
-            out.took = started.elapsed();
-            out
-        })
+        pipelined(runtime, tasks, |key| self.cycle(i64::try_from(key).expect("a small number")))
     }
+}
+
+/// One connection with no more than two questions for a cycle.
+pub(crate) struct Trivial {
+    client: Client,
+    one: Statement,
+}
+
+impl Trivial {
+    pub(crate) async fn connect(url: &str) -> Self {
+        let (client, _) = connect(url).await;
+        let one = client.prepare("SELECT 1").await.expect("a statement");
+        Self { client, one }
+    }
+
+    async fn cycle(&self) {
+        for _ in 0..2 {
+            self.client.query_one(&self.one, &[]).await.expect("an answer");
+        }
+    }
+
+    pub(crate) fn slice(&self, runtime: &Runtime, tasks: usize) -> Slice {
+        pipelined(runtime, tasks, |_| self.cycle())
+    }
+}
+
+/// Cycles of so many at once on one connection, for one slice.
+fn pipelined<F: Future<Output = ()>>(runtime: &Runtime, tasks: usize, cycle: impl Fn(usize) -> F) -> Slice {
+    runtime.block_on(async {
+        let mut out = Slice::default();
+        let started = Instant::now();
+        while started.elapsed() < SLICE {
+            let before = Instant::now();
+            join((0..tasks).map(|task| Box::pin(cycle(task))).collect()).await;
+            out.times.extend(std::iter::repeat_n(before.elapsed(), tasks));
+        }
+        out.took = started.elapsed();
+        out
+    })
 }
 
 /// Drives all futures to their end.
@@ -110,8 +138,8 @@ async fn join<F: Future<Output = ()> + Unpin>(mut futures: Vec<F>) {
 }
 
 /// One of two processes that tell each other numbers in turns.
-pub(crate) fn play(url: &str, side: &str) {
-    let (mine, other) = if side == "0" { ("bench_0", "bench_1") } else { ("bench_1", "bench_0") };
+pub(crate) fn pass_to_and_fro(url: &str, begins: bool) -> Vec<Turn> {
+    let (mine, other) = if begins { ("bench_0", "bench_1") } else { ("bench_1", "bench_0") };
     runtime().block_on(async {
         let (client, mut news) = connect(url).await;
         client.batch_execute(&format!("LISTEN {mine}")).await.expect("listening");
@@ -119,8 +147,8 @@ pub(crate) fn play(url: &str, side: &str) {
             let notify = format!("NOTIFY {other}, '{number}'");
             client.batch_execute(&notify).await.expect("a notification");
         };
-        let mut next = usize::from(side == "0");
-        if side == "0" {
+        let (mut next, mut turns, mut asked) = (usize::from(begins), Vec::new(), now());
+        if begins {
             // Again until the other one listens.
             while news.is_empty() {
                 tell(0).await;
@@ -133,10 +161,11 @@ pub(crate) fn play(url: &str, side: &str) {
             }
             let acquired = now();
             tokio::time::sleep(HOLD).await;
-            let released = now();
+            turns.push(Turn { token: 0, asked, acquired, released: now() });
             tell(next + 1).await;
-            note(acquired, released);
+            asked = now();
             next += 2;
         }
-    });
+        turns
+    })
 }

@@ -8,9 +8,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const PRELUDE: &str = include_str!("../../crates/fencepost/src/backends/redis/prelude.lua");
-const ACQUIRE: &str = include_str!("../../crates/fencepost/src/backends/redis/acquire.lua");
-const RELEASE: &str = include_str!("../../crates/fencepost/src/backends/redis/release.lua");
+const TURN: &str = include_str!("../../crates/fencepost/src/backends/redis/turn.lua");
 
 /// What a lock client without a token does: set if absent, compare and delete.
 const TRIVIAL_ACQUIRE: &str = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])";
@@ -34,8 +32,8 @@ pub(crate) struct Scripts {
 impl Scripts {
     /// Fencepost's own.
     pub(crate) fn ours(addr: SocketAddr) -> Self {
-        let load = |text: &str| load(addr, &format!("{PRELUDE}{text}"));
-        Self { acquire: load(ACQUIRE), release: load(RELEASE), ours: true }
+        let turn = load(addr, TURN);
+        Self { acquire: turn.clone(), release: turn, ours: true }
     }
 
     /// The shortest that could be called a lock.
@@ -59,9 +57,9 @@ impl Scripts {
                 let [a, b, c] = keys;
                 command(
                     &mut acquires,
-                    &["EVALSHA", &self.acquire, "3", a, b, c, &value, "30000", "wait", "1000"],
+                    &["EVALSHA", &self.acquire, "3", a, b, c, "wait", &value, "1000", "30000"],
                 );
-                command(&mut releases, &["EVALSHA", &self.release, "3", a, b, c, &value, "1000", ""]);
+                command(&mut releases, &["EVALSHA", &self.release, "3", a, b, c, "free", &value, "1000"]);
             } else {
                 command(&mut acquires, &["EVALSHA", &self.acquire, "1", &lock, &value, "30000"]);
                 command(&mut releases, &["EVALSHA", &self.release, "1", &lock, &value]);

@@ -1,8 +1,10 @@
-//! What was measured, for programs (JSON) and as a picture (SVG).
+//! What was measured: a table on stdout as it comes, and for each part a file for programs (JSON) and a picture (SVG).
 
-use std::fmt::Write as _;
+mod picture;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
@@ -49,33 +51,77 @@ impl std::fmt::Display for Goal {
     }
 }
 
+/// What the part that runs has measured.
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+/// Rows of a table that has more columns, as the part makes them.
+static ROWS: Mutex<Vec<Value>> = Mutex::new(Vec::new());
+
+fn all<T: Clone>(list: &Mutex<Vec<T>>) -> std::sync::MutexGuard<'_, Vec<T>> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Prints a line and keeps it.
 pub(crate) fn add(entry: Entry) {
     let Entry { what, figure, range, detail, goal } = &entry;
     let range = range.map(|(low, high)| format!("   ({low:.2} to {high:.2})")).unwrap_or_default();
-    let goal = goal
-        .map(|goal| format!("   goal: {goal}{}", if goal.is_met(*figure) { "" } else { ": NOT MET" }))
-        .unwrap_or_default();
+    let met = |goal: Goal| if goal.is_met(*figure) { "met" } else { "NOT MET" };
+    let goal = goal.map(|goal| format!("   goal: {goal}: {}", met(goal))).unwrap_or_default();
+    clear();
     println!("{what:<48} {figure:>5.2}{range}   {detail}{goal}");
-    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+    all(&ENTRIES).push(entry);
 }
 
-/// Writes `latest.json` and `latest.svg` into a folder.
-pub(crate) fn write(folder: &Path, rounds: usize) -> std::io::Result<[PathBuf; 2]> {
-    let entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+/// Keeps a row.
+pub(crate) fn add_row(row: Value) {
+    all(&ROWS).push(row);
+}
+
+/// Says what is being measured, to who sits and waits: over one line of a terminal, or a line each.
+pub(crate) fn progress(what: &str) {
+    clear();
+    let mut err = std::io::stderr().lock();
+    let _ =
+        if err.is_terminal() { write!(err, "measuring: {what}") } else { writeln!(err, "measuring: {what}") };
+    let _ = err.flush();
+}
+
+/// Takes the progress off the terminal before something else is written.
+pub(crate) fn clear() {
+    let mut err = std::io::stderr().lock();
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K");
+        let _ = err.flush();
+    }
+}
+
+/// How busy the machine is, as the kernel tells it: of one minute.
+pub(crate) fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// Writes what was measured since the last time as `PART.json` and, if there are goals, `PART.svg`.
+pub(crate) fn write(folder: &Path, part: &str, rounds: usize, load_before: f64) -> std::io::Result<()> {
+    clear();
+    let entries = std::mem::take(&mut *all(&ENTRIES));
+    let rows = std::mem::take(&mut *all(&ROWS));
     fs::create_dir_all(folder)?;
-    let files = ["latest.json", "latest.svg"].map(|name| folder.join(name));
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let all = json!({
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let file = json!({
+        "part": part,
+        "ended": time.as_secs(),
         "rounds": rounds,
         "cores": cores,
+        "load": [load_before, load()],
         "results": entries.iter().map(value).collect::<Vec<_>>(),
+        "rows": rows,
     });
-    fs::write(&files[0], format!("{all:#}\n"))?;
-    fs::write(&files[1], picture(&entries))?;
-    Ok(files)
+    fs::write(folder.join(format!("{part}.json")), format!("{file:#}\n"))?;
+    if entries.iter().any(|entry| entry.goal.is_some()) {
+        fs::write(folder.join(format!("{part}.svg")), picture::draw(&entries))?;
+    }
+    Ok(())
 }
 
 fn value(entry: &Entry) -> Value {
@@ -88,49 +134,4 @@ fn value(entry: &Entry) -> Value {
         "goal": entry.goal.map(|goal| goal.to_string()),
         "met": entry.goal.map(|goal| goal.is_met(entry.figure)),
     })
-}
-
-/// A bar for each figure that has a goal, as a share of the goal: left of the line is less than the goal, right of it more.
-fn picture(entries: &[Entry]) -> String {
-    const ROW: usize = 22;
-    const LEFT: f64 = 400.0;
-    const UNIT: f64 = 180.0;
-    const WIDTH: f64 = 900.0;
-    let rows: Vec<_> = entries.iter().filter_map(|entry| Some((entry, entry.goal?))).collect();
-    let height = (rows.len() + 2) * ROW;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{}\" y=\"15\" text-anchor=\"middle\">goal</text>\n",
-        LEFT + UNIT
-    );
-    for (index, (entry, goal)) in rows.iter().enumerate() {
-        let y = (index + 1) * ROW;
-        let share = if goal.number() == 0.0 { entry.figure + 1.0 } else { entry.figure / goal.number() };
-        let length = (share * UNIT).clamp(0.0, WIDTH - LEFT - 120.0);
-        let colour = if goal.is_met(entry.figure) { "#4a8f5c" } else { "#c0504d" };
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.0}\" y=\"{}\" text-anchor=\"end\">{}</text><rect x=\"{LEFT}\" y=\"{}\" width=\"{length:.1}\" height=\"14\" fill=\"{colour}\"/>\
-             <text x=\"{:.1}\" y=\"{}\">{:.2} ({goal})</text>",
-            LEFT - 8.0,
-            y + 12,
-            escaped(&entry.what),
-            y + 1,
-            (LEFT + length + 6.0).max(LEFT + UNIT + 6.0),
-            y + 12,
-            entry.figure,
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<line x1=\"{0}\" x2=\"{0}\" y1=\"20\" y2=\"{1}\" stroke=\"black\" stroke-dasharray=\"3 3\"/>\n</svg>",
-        LEFT + UNIT,
-        height - ROW
-    );
-    out
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

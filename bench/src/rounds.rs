@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fencepost_measure::Times;
+
 use crate::results::{self, Entry, Goal};
 
 /// How long one side is measured at a time.
@@ -16,9 +18,7 @@ pub(crate) struct Slice {
 
 impl Slice {
     pub(crate) fn median(&self) -> Duration {
-        let mut times = self.times.clone();
-        times.sort_unstable();
-        times.get(times.len() / 2).copied().unwrap_or_default()
+        Times::new(self.times.clone(), self.took).percentile(50).unwrap_or_default()
     }
 
     pub(crate) fn rate(&self) -> f64 {
@@ -47,24 +47,30 @@ pub(crate) fn middle(mut numbers: Vec<f64>) -> f64 {
 /// Prints a comparison of median times: smaller is better, 1 is the raw limit.
 pub(crate) fn report_times(what: &str, goal: Option<f64>, pairs: &[(Slice, Slice)]) {
     let microseconds = |slice: &Slice| slice.median().as_secs_f64() * 1e6;
-    compare(what, goal.map(Goal::AtMost), pairs, microseconds, |time| format!("{time:.1} us"));
+    let pairs: Vec<_> = pairs.iter().map(|(ours, raw)| (microseconds(ours), microseconds(raw))).collect();
+    report_microseconds(what, goal, &pairs);
+}
+
+/// The same of medians that were taken elsewhere.
+pub(crate) fn report_microseconds(what: &str, goal: Option<f64>, pairs: &[(f64, f64)]) {
+    compare(what, goal.map(Goal::AtMost), pairs, |time| format!("{time:.1} us"));
 }
 
 /// Prints a comparison of rates: larger is better, 1 is the raw limit.
 pub(crate) fn report_rates(what: &str, goal: Option<f64>, pairs: &[(Slice, Slice)]) {
-    compare(what, goal.map(Goal::AtLeast), pairs, Slice::rate, |rate| format!("{rate:.0}/s"));
+    let pairs: Vec<_> = pairs.iter().map(|(ours, raw)| (ours.rate(), raw.rate())).collect();
+    report_per_second(what, goal, &pairs);
 }
 
-fn compare(
-    what: &str,
-    goal: Option<Goal>,
-    pairs: &[(Slice, Slice)],
-    measure: impl Fn(&Slice) -> f64,
-    shown: impl Fn(f64) -> String,
-) {
-    let ours = middle(pairs.iter().map(|(ours, _)| measure(ours)).collect());
-    let raw = middle(pairs.iter().map(|(_, raw)| measure(raw)).collect());
-    let ratios: Vec<f64> = pairs.iter().map(|(ours, raw)| measure(ours) / measure(raw)).collect();
+/// The same of rates that were taken elsewhere.
+pub(crate) fn report_per_second(what: &str, goal: Option<f64>, pairs: &[(f64, f64)]) {
+    compare(what, goal.map(Goal::AtLeast), pairs, |rate| format!("{rate:.0}/s"));
+}
+
+fn compare(what: &str, goal: Option<Goal>, pairs: &[(f64, f64)], shown: impl Fn(f64) -> String) {
+    let [ours, raw] = [|pair: &(f64, f64)| pair.0, |pair: &(f64, f64)| pair.1]
+        .map(|side| middle(pairs.iter().map(side).collect()));
+    let ratios: Vec<f64> = pairs.iter().map(|(ours, raw)| ours / raw).collect();
     let range =
         ratios.iter().fold((f64::MAX, f64::MIN), |(low, high), ratio| (low.min(*ratio), high.max(*ratio)));
     results::add(Entry {

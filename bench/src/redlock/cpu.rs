@@ -3,10 +3,10 @@
 
 use std::ops::{AddAssign, Sub};
 
+use fencepost_measure::usage::processor_time;
 use fencepost_testkit::redis::{Fleet, Server};
 
 use crate::rounds::{Slice, report_number};
-use crate::usage::processor_time;
 
 /// In nanoseconds.
 #[derive(Clone, Copy, Default)]

@@ -6,13 +6,14 @@ use fencepost::Locks;
 
 use super::Deployment;
 use crate::cycle::Cycle as _;
-use crate::results::Goal;
+use crate::results::{Goal, progress};
 use crate::rounds::report_number;
 
 const CLIENTS: usize = 50;
 const SPAN: Duration = Duration::from_secs(10);
 
 pub(super) fn run(Deployment { runtime, url, .. }: &Deployment) {
+    progress("redlock, 50 clients for one name");
     let counts = runtime.block_on(async {
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {

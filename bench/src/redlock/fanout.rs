@@ -17,7 +17,7 @@ const TURN: &str = include_str!("../../../crates/fencepost/src/backends/redlock/
 const PROPOSAL: &str = "1000000000000001";
 const NOT_AFTER: &str = "1000000000000002";
 
-pub(super) struct Fanout(Vec<Socket>);
+pub(crate) struct Fanout(Vec<Socket>);
 
 struct Socket {
     stream: TcpStream,
@@ -37,12 +37,12 @@ enum What {
 }
 
 impl Fanout {
-    pub(super) fn connect(fleet: &Fleet) -> Self {
+    pub(crate) fn connect(fleet: &Fleet) -> Self {
         Self(fleet.iter().map(Socket::connect).collect())
     }
 
     /// Acquires and releases for one slice.
-    pub(super) fn cycles(&mut self) -> Slice {
+    pub(crate) fn cycles(&mut self) -> Slice {
         let out = slice(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let now = now.as_micros();

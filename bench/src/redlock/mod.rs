@@ -2,9 +2,9 @@
 
 mod cpu;
 mod crowd;
-mod fanout;
+pub(crate) mod fanout;
 mod faults;
-mod peer;
+mod load;
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use tokio::runtime::Runtime;
 
 use self::cpu::Bill;
 use self::fanout::Fanout;
-use crate::cycle::{by_tasks, names, one_by_one, runtime};
-use crate::results::Goal;
+use crate::cycle::{TASKS, by_tasks, names, one_by_one, runtime};
+use crate::results::{Goal, progress};
 use crate::rounds::{Slice, report_number, report_rates, report_times};
 
 const NODES: usize = 5;
@@ -49,41 +49,36 @@ pub(crate) fn run(rounds: usize) {
     let deployment = Deployment::start();
     cycles(&deployment, rounds);
     round_trips(&deployment);
-    faults::beside_peer(&deployment);
     faults::frozen(&deployment);
-    faults::dead(&deployment);
-    faults::memory_while_frozen(&deployment);
-    faults::memory_while_slow();
+    faults::dead(&deployment, rounds);
+    faults::frozen_under_load(&deployment, rounds);
+    faults::slow_under_load();
     crowd::run(&deployment);
 }
 
 fn cycles(Deployment { fleet, runtime, locks, .. }: &Deployment, rounds: usize) {
-    let (mut fanout, manager) = (Fanout::connect(fleet), peer::connect(fleet));
-    let (lock, theirs) = (locks.lock("bench:one"), peer::lock(&manager, "peer:one"));
-    let (mut bare, mut one, mut many) = (vec![], vec![], vec![]);
-    let mut bills: [Bill; 5] = Default::default();
-    let [one_bill, bare_bill, their_one, many_bill, their_many] = &mut bills;
+    progress("redlock, cycles");
+    let (mut fanout, lock) = (Fanout::connect(fleet), locks.lock("bench:one"));
+    let (mut one, mut many) = (vec![], vec![]);
+    let mut bills: [Bill; 2] = Default::default();
+    let [ours_bill, bare_bill] = &mut bills;
     for _ in 0..rounds {
-        let ours = one_bill.add(fleet, || one_by_one(runtime, &lock));
-        bare.push((ours, bare_bill.add(fleet, || fanout.cycles())));
-        let ours = one_bill.add(fleet, || one_by_one(runtime, &lock));
-        one.push((ours, their_one.add(fleet, || one_by_one(runtime, &theirs))));
-        let ours = many_bill.add(fleet, || by_tasks(runtime, names(locks)));
-        many.push((ours, their_many.add(fleet, || by_tasks(runtime, peer::names(&manager)))));
+        let ours = ours_bill.add(fleet, || one_by_one(runtime, &lock));
+        one.push((ours, bare_bill.add(fleet, || fanout.cycles())));
+        many.push((by_tasks(runtime, names(locks, TASKS)), fanout.cycles()));
     }
-    report_times("redlock, one task: cycle / bare fan-out", Some(1.4), &bare);
-    cpu::report("redlock, one task: CPU / bare fan-out", one_bill, bare_bill);
-    report_rates("redlock, one task: rate / rslock", Some(1.2), &one);
-    cpu::report("redlock, one task: CPU / rslock", one_bill, their_one);
-    report_rates("redlock, 64 tasks: rate / rslock", Some(0.9), &many);
-    cpu::report("redlock, 64 tasks: CPU / rslock", many_bill, their_many);
+    report_times("redlock, one task: cycle / bare fan-out", Some(1.4), &one);
+    cpu::report("redlock, one task: CPU / bare fan-out", ours_bill, bare_bill);
+    report_rates("redlock, 64 tasks: rate / one bare fan-out", None, &many);
 }
 
 /// How often each node is asked in one cycle: once to acquire, once to release; together with others if there are many.
 fn round_trips(Deployment { fleet, runtime, locks, .. }: &Deployment) {
     let lock = locks.lock("bench:count");
     report_calls("redlock, one task: scripts a node and cycle", fleet, || one_by_one(runtime, &lock));
-    report_calls("redlock, 64 tasks: scripts a node and cycle", fleet, || by_tasks(runtime, names(locks)));
+    report_calls("redlock, 64 tasks: scripts a node and cycle", fleet, || {
+        by_tasks(runtime, names(locks, TASKS))
+    });
 }
 
 fn report_calls(what: &str, fleet: &Fleet, measure: impl Fn() -> Slice) {

@@ -66,8 +66,9 @@ pub(crate) enum Command {
     ForceRelease(ForceRelease),
     Init(Init),
     Bench(Bench),
+    /// One of several processes of a bench
     #[command(hide = true)]
-    BenchWorker(BenchWorker),
+    BenchWorker,
     #[cfg(feature = "torture")]
     Torture(Torture),
     #[cfg(feature = "torture")]
@@ -253,9 +254,9 @@ pub(crate) struct Init {
 
 /// Measure how fast locks are on this store
 ///
-/// Acquires and releases with 1 to 256 tasks, wakes a waiter in another process, and lets eight contend for one name. Times are told beside one
-/// round trip to the store from here. All names start with `bench:` and a process id: other locks are not touched, but the store has to
-/// work as hard as it can for a while.
+/// Acquires and releases with 1 to 256 tasks, wakes a waiter in another process, and lets eight contend for one name: how often the lock goes to
+/// another one, how long each waits, and how fair that is. Times are told beside one round trip to the store from here. All names start with
+/// `bench:` and a process id: other locks are not touched, but the store has to work as hard as it can for a while.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -265,17 +266,6 @@ pub(crate) struct Bench {
     /// How long each of the measures takes
     #[arg(long, value_name = "DUR", default_value = "2s", value_parser = parse_duration)]
     pub(crate) each: Duration,
-}
-
-/// One of several processes of a bench.
-#[derive(Debug, Args)]
-pub(crate) struct BenchWorker {
-    #[arg(long)]
-    pub(crate) name: String,
-    #[arg(long, value_parser = parse_duration)]
-    pub(crate) hold: Duration,
-    #[arg(long, value_parser = parse_duration)]
-    pub(crate) lasts: Duration,
 }
 
 /// Attack a store with many clients, break them, and check what they saw

@@ -4,7 +4,6 @@
 compile_error!("the command line needs Linux (signalfd, timerfd, subreapers); the library does not");
 
 mod args;
-mod bench;
 mod cmd;
 mod exit;
 mod guardian;

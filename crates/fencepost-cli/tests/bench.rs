@@ -14,11 +14,15 @@ fn every_measure_has_its_figures_and_no_lock_stays() {
         let measures = report["measures"].as_array().unwrap();
         assert_eq!(measures.len(), 7, "{report}");
         for measure in measures {
-            for figure in ["per_second", "p50_us", "p99_us", "round_trips"] {
+            for figure in ["per_second", "p50_us", "p99_us", "max_us", "round_trips"] {
                 assert!(measure[figure].as_f64() > Some(0.0), "{figure}: {measure}");
             }
         }
-        assert!(measures[6]["most_by_least_turns"].as_f64() >= Some(1.0), "{report}");
+        for measure in &measures[4..] {
+            let contended = &measure["contended"];
+            assert!(contended["most_by_least_turns"].as_f64() >= Some(1.0), "{report}");
+            assert!(contended["wait_max_us"].as_f64() >= contended["wait_p50_us"].as_f64(), "{report}");
+        }
         let text = store.succeed(&["-q", "bench", "--each", "50ms"]);
         assert!(text.contains("round trip") && text.contains("8 processes for one name"), "{text}");
         assert_eq!(store.succeed(&["list"]), "");

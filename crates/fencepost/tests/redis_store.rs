@@ -168,15 +168,10 @@ async fn renewals_travel_in_batches() {
     for index in 0..300 {
         guards.push(locks.lock(format!("many:{index}")).ttl(secs(3)).acquire().await.unwrap());
     }
-    let calls = |server: &Server| -> u64 {
-        let stats = server.cli(&["INFO", "commandstats"]);
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
-        line.split(['=', ',']).nth(1).unwrap().parse().unwrap()
-    };
-    let before = calls(&server);
+    let before = server.evalsha_calls();
     let counted = locks.clone();
     wait_until("each lock was renewed twice", move || counted.stats().renewed >= 600).await;
-    let calls = calls(&server) - before;
+    let calls = server.evalsha_calls() - before;
     assert!(calls < 150, "{calls} calls renewed 300 locks twice");
     assert!(guards.iter().all(|guard| matches!(guard.state(), State::Held { .. })));
 }
@@ -207,4 +202,73 @@ async fn a_force_release_now_serves_the_first_waiter() {
     assert!(guard.state().is_lost());
     assert!(guard.release().await.is_err());
     assert!(matches!(next.state(), State::Held { .. }));
+}
+
+/// Tries to take all names in one turn, and says how each went.
+async fn take_together(locks: &Locks, names: &[String]) -> Vec<Result<bool, Error>> {
+    let take = |name: &String| {
+        let lock = locks.lock(name);
+        tokio::spawn(async move {
+            match lock.try_acquire().await? {
+                Some(guard) => guard.release().await.map(|()| true),
+                None => Ok(false),
+            }
+        })
+    };
+    let tasks: Vec<_> = names.iter().map(take).collect();
+    let mut outcomes = Vec::new();
+    for task in tasks {
+        outcomes.push(task.await.unwrap());
+    }
+    outcomes
+}
+
+#[tokio::test]
+async fn what_many_tasks_ask_for_in_one_turn_is_one_request() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let names: Vec<_> = (0..64).map(|index| format!("many:{index}")).collect();
+    let before = server.evalsha_calls();
+    let outcomes = take_together(&locks, &names).await;
+    let calls = server.evalsha_calls() - before;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(true))), "{outcomes:?}");
+    assert!((2..64).contains(&calls), "{calls} requests for 64 cycles");
+}
+
+/// What a server refuses to one of those who went together it does not refuse to the others.
+#[tokio::test]
+async fn a_name_that_is_not_allowed_is_refused_alone() {
+    let server = Server::start();
+    server.cli(&["ACL", "SETUSER", "some", "on", ">pw", "+@all", "&*", "~*ours*"]);
+    let locks = Locks::connect(&server.url().replace("://", "://some:pw@")).await.unwrap();
+    let names: Vec<_> = (0..20).flat_map(|index| [format!("ours:{index}"), format!("no:{index}")]).collect();
+    for (outcome, name) in take_together(&locks, &names).await.into_iter().zip(names) {
+        match name.starts_with("ours") {
+            true => assert!(matches!(outcome, Ok(true)), "{name}: {outcome:?}"),
+            false => assert!(matches!(outcome, Err(Error::Config { .. })), "{name}: {outcome:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_a_wrong_type_and_a_forgotten_script_spoil_nothing_for_others() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let fence = |name: &str| format!("{{lock:{name}}}:fence:{}", &server.run_id()[..12]);
+    server.cli(&["RPUSH", "lock:list", "x"]);
+    server.cli(&["SET", &fence("text"), "no number"]);
+    server.cli(&["SET", "{lock:queue}:queue", "no list"]);
+    server.cli(&["SCRIPT", "FLUSH"]);
+    let names = ["a", "list", "b", "text", "c", "queue", "d"].map(str::to_owned);
+    for (outcome, name) in take_together(&locks, &names).await.into_iter().zip(&names) {
+        match name.as_str() {
+            "list" => assert!(matches!(outcome, Ok(false)), "{name}: {outcome:?}"),
+            "text" | "queue" => assert!(
+                matches!(outcome, Err(Error::Backend { .. } | Error::Uncertain { .. })),
+                "{name}: {outcome:?}"
+            ),
+            _ => assert!(matches!(outcome, Ok(true)), "{name}: {outcome:?}"),
+        }
+    }
+    assert!(server.keys_like("lock:text").is_empty(), "what was not granted is not taken");
 }

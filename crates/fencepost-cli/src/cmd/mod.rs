@@ -43,7 +43,7 @@ pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
         #[cfg(feature = "torture")]
         Command::TortureWorker(args) => torture::worker(&args, &global),
         Command::Bench(args) => bench::run(&args, &global, console),
-        Command::BenchWorker(args) => bench::worker(&args, &global),
+        Command::BenchWorker => bench::worker(&global),
         Command::Generate(what) => generate::run(what),
     }
 }

@@ -18,16 +18,16 @@ pub(crate) struct Rules {
     /// `renew.lua` leaves the lock of another owner alone, and a lock that is gone, gone.
     pub(crate) renew_checks_owner: bool,
     pub(crate) renew_never_creates: bool,
-    /// `renew.lua` and `acquire.lua` never shorten.
+    /// `renew.lua`, and a `wait` or `try`, never shorten.
     pub(crate) renew_never_shortens: bool,
     /// `renew.lua` refuses what was revoked.
     pub(crate) renew_sees_revocation: bool,
-    /// `release.lua` and `hand_over.lua` only touch the lock of the owner they are for.
+    /// `free` and `hand` only touch the lock of the owner they are for.
     pub(crate) release_checks_owner: bool,
     pub(crate) hand_over_checks_owner: bool,
-    /// `acquire.lua` sets the full ttl when it finds the caller already granted.
+    /// `wait` and `try` set the full ttl when they find the caller already granted.
     pub(crate) regrant_extends: bool,
-    /// Every grant raises the counter (`prelude.lua`, `hand_over.lua`).
+    /// Every grant raises the counter (`turn.lua`, `prelude.lua`).
     pub(crate) push_raises_counter: bool,
     pub(crate) hand_over_raises_counter: bool,
     /// Each acquisition has a new owner.

@@ -57,15 +57,15 @@ impl<T: Copy> Line<T> {
 /// A request: one call of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
-    /// `acquire.lua` with `wait`, or with `try`.
+    /// A `wait` step of `turn.lua`, or a `try`.
     Ask,
     Try,
-    /// `release.lua` with `leave`.
+    /// A `leave` step.
     Leave,
-    /// `release.lua` for a value, which may be that of a chosen waiter that is gone.
+    /// A `free` step for a value, which may be that of a chosen waiter that is gone.
     Release(u8),
     Renew(u8),
-    /// `hand_over.lua`; `last` if the lock may not stay in the process while others queue.
+    /// A `hand` step; `last` if the lock may not stay in the process while others queue.
     HandOver {
         from: u8,
         to: u8,

@@ -88,9 +88,9 @@ impl<'a> Claim<'a> {
         let timeout = node.config().timeout.min(self.request.ttl);
         let ttl = milliseconds(self.request.ttl);
         let (keys, value) = (self.keys.clone(), self.value.clone());
-        let arguments = [&*value, &ttl, if wait { "wait" } else { "try" }, GRANT_TERM.text];
+        let arguments = [if wait { "wait" } else { "try" }, &*value, GRANT_TERM.text, &ttl];
         let note_link = |link: &Arc<Link>| self.link = Some(link.clone());
-        let answer = match node.run(Script::Acquire, On::One(&keys), &arguments, timeout, note_link).await {
+        let answer = match node.run(Script::Take, On::One(&keys), &arguments, timeout, note_link).await {
             Ok(answer) => answer,
             Err(Error::Backend { source, .. }) if source.to_string().contains("WRONGTYPE") => {
                 if !wait {
@@ -241,8 +241,9 @@ impl Drop for Claim<'_> {
         if link.is_none() && !handed {
             return;
         }
-        let leave = [&*self.value, GRANT_TERM.text, "leave"];
-        let undo = link.map(|link| link.send(Script::Release, On::One(&self.keys), &leave));
+        let leave = ["leave", &*self.value, GRANT_TERM.text];
+        let now = self.store.clock.now();
+        let undo = link.map(|link| link.send(Script::Give, On::One(&self.keys), &leave, now));
         let (node, keys, value) = (self.store.node.clone(), self.keys.clone(), self.value.clone());
         let (timeout, ttl) = (node.config().timeout, self.request.ttl);
         self.store.errands.spawn(&self.store.keeper, async move {
@@ -256,8 +257,8 @@ impl Drop for Claim<'_> {
             // What was sent may still arrive, so one answer that there is nothing to undo does not settle it.
             let mut pause = Duration::from_millis(50);
             while pause < ttl * 2 {
-                let arguments = [&*value, GRANT_TERM.text, "leave"];
-                let answer = node.run(Script::Release, On::One(&keys), &arguments, timeout, |_| {}).await;
+                let arguments = ["leave", &*value, GRANT_TERM.text];
+                let answer = node.run(Script::Give, On::One(&keys), &arguments, timeout, |_| {}).await;
                 if answer.is_ok_and(|answer| answer.value.as_int() == Some(1)) {
                     return;
                 }

@@ -28,6 +28,10 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// More unanswered requests than this mean that the server is stuck; further ones fail at once.
 const MAX_UNANSWERED: usize = 1 << 18;
 
+/// Replies that are handed out at a time. What those who get them ask for next is written before the others get theirs: so
+/// the server and its callers work at the same time and not in turns.
+pub(super) const AT_A_TIME: usize = 16;
+
 #[derive(Debug)]
 pub(in crate::backends) struct Connection {
     shared: Arc<Mutex<Shared>>,
@@ -146,6 +150,7 @@ impl Connection {
             outgoing: Vec::new(),
             written: 0,
             incoming: Vec::with_capacity(4096),
+            paused: false,
             on_push,
         };
         pool.join(async move {
@@ -305,6 +310,8 @@ struct Driver<P> {
     outgoing: Vec<u8>,
     written: usize,
     incoming: Vec<u8>,
+    /// There is more to hand out in what was read.
+    paused: bool,
     on_push: P,
 }
 
@@ -338,6 +345,10 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
                 Ok(read) => read,
                 Err(error) => return Poll::Ready(error),
             };
+            if self.paused {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if !wrote && !read {
                 return Poll::Pending;
             }
@@ -376,8 +387,11 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
     /// Reads what is there and hands it out; `true` if anything came.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let mut chunk = [std::mem::MaybeUninit::uninit(); 8192];
-        let mut progress = false;
-        loop {
+        let mut progress = self.paused;
+        if self.paused {
+            self.hand_out()?;
+        }
+        while !self.paused {
             let mut buffer = ReadBuf::uninit(&mut chunk);
             match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
                 Poll::Pending => return Ok(progress),
@@ -394,11 +408,13 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
             self.incoming.extend_from_slice(buffer.filled());
             self.hand_out()?;
         }
+        Ok(progress)
     }
 
     fn hand_out(&mut self) -> io::Result<()> {
-        let mut used = 0;
-        loop {
+        let (mut used, mut answered) = (0, 0);
+        self.paused = false;
+        while !self.paused {
             let decoded = resp::decode(&self.incoming[used..])
                 .map_err(|garbled| io::Error::new(io::ErrorKind::InvalidData, garbled))?;
             let Some((value, length)) = decoded else { break };
@@ -410,9 +426,12 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
                         let mut shared = lock(&self.shared);
                         shared.suspect = false;
                         let next = shared.unanswered.pop_front();
-                        shared.waiting -= next.as_ref().map_or(0, Waiting::count);
+                        let count = next.as_ref().map_or(0, Waiting::count);
+                        shared.waiting -= count;
+                        answered += count;
                         next
                     };
+                    self.paused = answered >= AT_A_TIME && used < self.incoming.len();
                     match next {
                         Some(waiting) => waiting.answer(Some(value)),
                         None => {

@@ -53,8 +53,8 @@ impl Hold for Held {
         let mut ours = None;
         while let Some(choice) = self.cohorts.choose(&self.name, self.handed) {
             let (ttl, turns) = (milliseconds(choice.seat.ttl), choice.turns.to_string());
-            let arguments = [&*value, &choice.seat.value, &ttl, &turns, GRANT_TERM.text];
-            let answer = node.run(Script::HandOver, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
+            let arguments = ["hand", &*value, GRANT_TERM.text, &choice.seat.value, &ttl, &turns];
+            let answer = node.run(Script::Give, On::One(&self.keys), &arguments, timeout, |_| {}).await?;
             let token = answer.value.as_int().unwrap_or(0);
             let ours = *ours.get_or_insert(token != 0 || answer.repeated);
             let next = choice.seat.value.clone();
@@ -63,14 +63,13 @@ impl Hold for Held {
             }
             value = next;
         }
-        let arguments = [&*value, GRANT_TERM.text, ""];
+        let arguments = ["free", &*value, GRANT_TERM.text];
         let waiter_first = |link: &Arc<Link>| {
             if self.pushed {
                 link.answer_last();
             }
         };
-        let answer =
-            node.run(Script::Release, On::One(&self.keys), &arguments, timeout, waiter_first).await?;
+        let answer = node.run(Script::Give, On::One(&self.keys), &arguments, timeout, waiter_first).await?;
         // A repeated release finds nothing if the first one did its work.
         Ok(ours.unwrap_or(answer.repeated || answer.value.as_int() == Some(1)))
     }

@@ -2,6 +2,7 @@
 //! `PREFIXNAME`, for names that other clients have chosen. `start` is what comes before the name. What else we keep
 //! about it lies under a hash tag of the same text, with braces escaped so that two names never meet.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::resp::Value;
@@ -17,27 +18,27 @@ pub(in crate::backends) struct Keys {
 
 impl Keys {
     pub(in crate::backends) fn new(start: &str, name: &str) -> Self {
-        let lock = format!("{start}{name}");
+        let lock = [start, name].concat();
         Self { queue: beside(&lock, "queue"), fence: beside(&lock, "fence:"), lock }
     }
 
     /// The token counter. Each run of the server has its own: a server that comes back with old data must not go
     /// on counting from there, and a counter that is missing starts at the clock.
     pub(in crate::backends) fn fence(&self, run: &str) -> String {
-        format!("{}{run}", self.fence)
+        [&self.fence, run].concat()
     }
 }
 
 /// A key for something else about a lock, by its lock key.
 pub(crate) fn beside(lock: &str, what: &str) -> String {
-    format!("{{{}}}:{what}", tag(lock))
+    ["{", &tag(lock), "}:", what].concat()
 }
 
-fn tag(text: &str) -> String {
+fn tag(text: &str) -> Cow<'_, str> {
     if !text.contains(['{', '}', '%']) {
-        return text.to_owned();
+        return text.into();
     }
-    text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
+    text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D").into()
 }
 
 /// Refuses a name whose key is one of those that we keep about another lock. Only with `keys=plain` is there such a name.
@@ -55,7 +56,7 @@ fn is_ours(start: &str, key: &str) -> bool {
     let Some((tagged, what)) = key.strip_prefix('{').and_then(|rest| rest.split_once("}:")) else {
         return false;
     };
-    let Some(about) = tagged.strip_prefix(&tag(start)) else { return false };
+    let Some(about) = tagged.strip_prefix(&*tag(start)) else { return false };
     match what {
         "queue" | "waiters" | "fence" => true,
         "token" | "value" => about.starts_with("fence:"),

@@ -10,36 +10,57 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::runtime;
+use tokio::sync::oneshot;
 
 use super::config::Config;
-use super::connection::{Connection, Reply};
+use super::connection::{self, Connection, Reply};
 use super::dial::Dial;
 use super::inbox::Inbox;
 use super::keys::Keys;
 use super::resp::Value;
+use super::turn::{Step, Stepper};
 use crate::backend::lock;
 use crate::clock::{Clock, Moment};
 use crate::{Error, Result};
 
-/// The scripts, in the order of [`SCRIPTS`].
+/// What a server is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    Acquire,
-    Release,
+    /// A step of a turn that takes a lock.
+    Take,
+    /// A step of a turn that gives one back or hands it over.
+    Give,
     Renew,
     Attach,
     Revoke,
-    HandOver,
 }
 
-const SCRIPTS: [&str; 6] = [
-    concat!(include_str!("prelude.lua"), include_str!("acquire.lua")),
-    concat!(include_str!("prelude.lua"), include_str!("release.lua")),
+impl Script {
+    /// Its place in [`SCRIPTS`].
+    fn index(self) -> usize {
+        match self {
+            Self::Take | Self::Give => 0,
+            Self::Renew => 1,
+            Self::Attach => 2,
+            Self::Revoke => 3,
+        }
+    }
+
+    fn is_step(self) -> bool {
+        matches!(self, Self::Take | Self::Give)
+    }
+}
+
+const SCRIPTS: [&str; 4] = [
+    include_str!("turn.lua"),
     include_str!("renew.lua"),
     include_str!("attach.lua"),
     concat!(include_str!("prelude.lua"), include_str!("revoke.lua")),
-    concat!(include_str!("prelude.lua"), include_str!("hand_over.lua")),
 ];
+
+/// Steps that one call makes: as many as callers are answered at a time, so that the server works on some while others are
+/// put together.
+const MOST_STEPS: usize = connection::AT_A_TIME;
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -72,6 +93,7 @@ pub(super) struct Link {
     /// Which run of the server this is.
     run: String,
     scripts: Vec<String>,
+    stepper: Arc<Stepper>,
 }
 
 /// The keys a script works on.
@@ -93,8 +115,26 @@ pub(super) struct Answer {
 }
 
 impl Link {
-    /// Sends a script; never waits.
-    pub(super) fn send(&self, script: Script, on: On<'_>, arguments: &[&str]) -> Result<Reply, String> {
+    /// Sends a script; never waits. A step of a turn goes out together with all other steps that are asked for until the
+    /// connection is next written to, in the same order.
+    pub(super) fn send(
+        &self,
+        script: Script,
+        on: On<'_>,
+        arguments: &[&str],
+        sent: Moment,
+    ) -> Result<Reply, String> {
+        self.put(script, on, arguments, sent, false)
+    }
+
+    fn put(
+        &self,
+        script: Script,
+        on: On<'_>,
+        arguments: &[&str],
+        sent: Moment,
+        alone: bool,
+    ) -> Result<Reply, String> {
         let fence;
         let one;
         let keys: &[&str] = match on {
@@ -105,9 +145,16 @@ impl Link {
             }
             On::Locks(keys) => keys,
         };
+        if script.is_step() {
+            let (sender, reply) = oneshot::channel();
+            // Nobody may wait any more.
+            let call = Box::new(move |value| drop(Option::map(value, |value| sender.send(value))));
+            let step = Step { keys, arguments, needs_end: false, alone };
+            return self.connection.join(&self.stepper, &step, sent, call).map(|()| reply);
+        }
         let count = keys.len().to_string();
         let mut words = Vec::with_capacity(3 + keys.len() + arguments.len());
-        words.extend_from_slice(&["EVALSHA", &self.scripts[script as usize], &count]);
+        words.extend_from_slice(&["EVALSHA", &self.scripts[script.index()], &count]);
         words.extend_from_slice(keys);
         words.extend_from_slice(arguments);
         self.connection.send(words.iter().map(|word| word.as_bytes()))
@@ -118,6 +165,20 @@ impl Link {
     pub(super) fn answer_last(&self) {
         // Nobody needs the answer, and a connection that has ended says so to what is sent next.
         let _ = self.connection.command(&["PING"]);
+    }
+
+    /// Whether an error means that the script did not run and has a chance if it is sent again, alone.
+    fn may_go_again(&self, script: Script, text: &str) -> bool {
+        match text.split(' ').next().unwrap_or_default() {
+            "NOSCRIPT" => {
+                // It goes right behind the load.
+                let _load = self.connection.command(&["SCRIPT", "LOAD", SCRIPTS[script.index()]]);
+                true
+            }
+            // Of all keys in one call, one was not allowed.
+            "NOPERM" => script.is_step(),
+            _ => false,
+        }
     }
 
     /// Whether the connection is gone, and with it the answers to what was sent.
@@ -165,20 +226,19 @@ impl Node {
             let link = self.link(deadline).await?;
             on_send(&link);
             let sent = self.clock.now();
-            let reply = link.send(script, on, arguments);
+            let reply = link.send(script, on, arguments, sent);
             let left = reply.is_ok();
             let mut answer = self.answer(&link, reply, deadline).await;
             if let Ok(Value::Error(text)) = &answer
-                && text.starts_with("NOSCRIPT")
+                && link.may_go_again(script, text)
             {
-                // It did not run, so it can simply be sent again, right behind the load.
-                let _load = link.connection.command(&["SCRIPT", "LOAD", SCRIPTS[script as usize]]);
-                answer = self.answer(&link, link.send(script, on, arguments), deadline).await;
+                // It did not run, so it can simply be sent again.
+                answer = self.answer(&link, link.put(script, on, arguments, sent, true), deadline).await;
             }
             match answer {
                 Ok(Value::Error(text)) => return Err(self.refusal(&text)),
                 Ok(value) => return Ok(Answer { value, sent, repeated }),
-                Err(Silence::Ended(_)) if again && !(left && script == Script::Acquire) => {
+                Err(Silence::Ended(_)) if again && !(left && script == Script::Take) => {
                     again = false;
                     repeated = left;
                 }
@@ -289,7 +349,9 @@ impl Node {
         let greeting = self.dial.greet(&connection, Some(&line.channel), &SCRIPTS, &["PING"]).await?;
         tracing::debug!(store = %self.config().label, "connected");
         let run = super::fitness::run_id(&greeting.info).to_owned();
-        Ok(Link { connection, run, scripts: greeting.scripts })
+        let script = greeting.scripts[Script::Take.index()].clone();
+        let stepper = Arc::new(Stepper { script, most: MOST_STEPS, ..Stepper::default() });
+        Ok(Link { connection, run, scripts: greeting.scripts, stepper })
     }
 
     pub(super) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {

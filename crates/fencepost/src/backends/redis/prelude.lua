@@ -1,5 +1,5 @@
--- In front of the scripts that grant. A waiter's entry in the queue is its value: the owner in the first 36
--- characters, the channel of its process in the 16 after the blank.
+-- In front of a script that grants and is not called often; `turn.lua` has the same without functions. A waiter's entry in
+-- the queue is its value: the owner in the first 36 characters, the channel of its process in the 16 after the blank.
 
 -- The next token. A new counter starts at the clock and gains one a grant, so it stays behind the clock, and one
 -- that starts anew, after its day or after a loss of data, starts above it.

@@ -7,15 +7,14 @@ use super::connection::Call;
 use super::resp;
 use crate::clock::Moment;
 
-/// Steps that one call makes. More would keep a server busy for too long at a time.
-const MOST: usize = 64;
-
 /// The script that takes steps, and what follows theirs in a call in which any step asks for it.
 #[derive(Debug, Default)]
 pub(in crate::backends) struct Stepper {
     pub(in crate::backends) script: String,
     pub(in crate::backends) key: String,
     pub(in crate::backends) arguments: [String; 2],
+    /// How many steps one call makes. More would keep a server busy for too long at a time.
+    pub(in crate::backends) most: usize,
 }
 
 /// One step.
@@ -70,7 +69,7 @@ impl Turn {
     /// Whether a step can join.
     pub(super) fn takes(&self, stepper: &Arc<Stepper>, step: &Step<'_>) -> bool {
         let same = self.stepper.as_ref().is_none_or(|ours| Arc::ptr_eq(ours, stepper));
-        self.calls.is_empty() || same && !step.alone && self.calls.len() < MOST
+        self.calls.is_empty() || same && !step.alone && self.calls.len() < stepper.most
     }
 
     pub(super) fn push(&mut self, stepper: &Arc<Stepper>, step: &Step<'_>, sent: Moment, call: Call) {
@@ -110,7 +109,7 @@ mod tests {
 
     fn stepper() -> Arc<Stepper> {
         let arguments = ["v".to_owned(), "b".to_owned()];
-        Arc::new(Stepper { script: "sha".to_owned(), key: "n".to_owned(), arguments })
+        Arc::new(Stepper { script: "sha".to_owned(), key: "n".to_owned(), arguments, most: 3 })
     }
 
     fn encoded(words: &[&str]) -> Vec<u8> {
@@ -139,7 +138,7 @@ mod tests {
         let (mut turn, stepper) = (Turn::default(), stepper());
         let alone = Step { alone: true, ..step(&[], &[], false) };
         assert!(turn.takes(&stepper, &alone));
-        for _ in 0..MOST {
+        for _ in 0..stepper.most {
             assert!(turn.takes(&stepper, &step(&[], &[], false)));
             turn.push(&stepper, &step(&[], &[], false), Moment::NEVER, Box::new(drop));
             assert!(!turn.takes(&stepper, &alone));

@@ -36,6 +36,9 @@ const SCRIPTS: [&str; 4] = [
 
 const GREET: &str = include_str!("greet.lua");
 
+/// Steps that one call makes.
+const MOST_STEPS: usize = 64;
+
 /// A node's clock that differs by more than this from what it should be has leapt.
 const LEAP: Duration = Duration::from_millis(500);
 
@@ -184,6 +187,7 @@ impl Node {
             script: greeting.scripts[Script::Turn as usize].clone(),
             key: config.node_key.clone(),
             arguments: [votes.clone(), config.bound_us.clone()],
+            most: MOST_STEPS,
         });
         let (scripts, loaded) = (greeting.scripts, Mutex::new([sent; SCRIPTS.len()]));
         Ok(Link { node: self.clone(), connection, votes, said, scripts, stepper, loaded })

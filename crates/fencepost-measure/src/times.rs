@@ -1,42 +1,47 @@
-//! What `bench` measures: cycles of tasks that have a name each, and turns of those who contend for one.
-
-mod crowd;
-mod cycles;
-mod worker;
-
-pub(crate) use crowd::{Crowd, in_one_process, in_processes};
-pub(crate) use cycles::{cycles, round_trips};
-pub(crate) use worker::run as worker;
+//! Durations of one measure.
 
 use std::time::Duration;
 
 /// Durations of one measure, and how long it took.
-#[derive(Debug, Default)]
-pub(crate) struct Times {
+#[derive(Clone, Debug, Default)]
+pub struct Times {
     sorted: Vec<Duration>,
     took: Duration,
 }
 
 impl Times {
-    fn new(mut times: Vec<Duration>, took: Duration) -> Self {
+    /// What was measured in `took`.
+    pub fn new(mut times: Vec<Duration>, took: Duration) -> Self {
         times.sort_unstable();
         Self { sorted: times, took }
     }
 
     /// What so many percent are not above.
-    pub(crate) fn percentile(&self, percent: usize) -> Option<Duration> {
+    pub fn percentile(&self, percent: usize) -> Option<Duration> {
         let place = self.sorted.len() * percent / 100;
         self.sorted.get(place.min(self.sorted.len().saturating_sub(1))).copied()
     }
 
-    /// A second.
-    pub(crate) fn rate(&self) -> f64 {
+    /// The same in microseconds; not a number if nothing was measured.
+    pub fn microseconds(&self, percent: usize) -> f64 {
+        self.percentile(percent).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.sorted.len()
+    }
+
+    /// How many a second.
+    pub fn rate(&self) -> f64 {
         self.sorted.len() as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

@@ -2,32 +2,39 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::{Locks, Result};
 use tokio::task::JoinSet;
 
-use super::Times;
+use crate::client::{Client, Contender as _};
+use crate::times::Times;
 
-/// Asks who holds a lock that nobody has: one round trip to the store, whatever store it is.
-pub(crate) async fn round_trips(locks: &Locks, name: &str, lasts: Duration) -> Result<Times> {
-    let (started, mut times) = (Instant::now(), Vec::new());
-    while started.elapsed() < lasts {
-        let before = Instant::now();
-        locks.show(name).await?;
-        times.push(before.elapsed());
+/// Each of so many tasks goes through cycles of its own.
+///
+/// # Errors
+///
+/// The first that a task met.
+pub async fn cycles<C: Client>(
+    client: &C,
+    prefix: &str,
+    tasks: usize,
+    lasts: Duration,
+) -> Result<Times, C::Error> {
+    let mut contenders = Vec::new();
+    for task in 0..tasks {
+        let mut contender = client.contender(&format!("{prefix}cycle:{task}")).await?;
+        // What the first time brings along, connections and scripts, is not measured.
+        let held = contender.acquire().await?;
+        contender.release(held).await?;
+        contenders.push(contender);
     }
-    Ok(Times::new(times, started.elapsed()))
-}
-
-pub(crate) async fn cycles(locks: &Locks, prefix: &str, tasks: usize, lasts: Duration) -> Result<Times> {
     let started = Instant::now();
     let mut running = JoinSet::new();
-    for task in 0..tasks {
-        let lock = locks.lock(format!("{prefix}cycle:{task}"));
+    for mut contender in contenders {
         running.spawn(async move {
             let mut times = Vec::new();
             while started.elapsed() < lasts {
                 let before = Instant::now();
-                lock.acquire().await?.release().await?;
+                let held = contender.acquire().await?;
+                contender.release(held).await?;
                 times.push(before.elapsed());
                 // A store that never waits must not keep the others from their turn.
                 tokio::task::yield_now().await;

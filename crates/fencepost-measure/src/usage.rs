@@ -4,7 +4,7 @@ use std::fs;
 
 /// Processor time of all threads of a process so far, in nanoseconds. Says more than time on a machine that others use, too: it is
 /// the same however long somebody has to wait for a core.
-pub(crate) fn processor_time(pid: u32) -> f64 {
+pub fn processor_time(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let time = |folder: fs::DirEntry| {
         let text = fs::read_to_string(folder.path().join("schedstat")).unwrap_or_default();
@@ -14,12 +14,12 @@ pub(crate) fn processor_time(pid: u32) -> f64 {
 }
 
 /// This process's memory in bytes.
-pub(crate) fn memory() -> f64 {
+pub fn memory() -> f64 {
     status("VmRSS:").unwrap_or(f64::NAN) * 1024.0
 }
 
 /// How many threads this process has.
-pub(crate) fn threads() -> f64 {
+pub fn threads() -> f64 {
     status("Threads:").unwrap_or(f64::NAN)
 }
 
