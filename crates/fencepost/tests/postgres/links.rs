@@ -1,5 +1,7 @@
 //! Answers that are lost, late or cut off.
 
+use std::sync::Arc;
+
 use fencepost::{Error, Locks, State};
 use fencepost_testkit::Proxy;
 
@@ -139,6 +141,24 @@ async fn a_waiter_survives_the_loss_of_its_session_and_a_holder_that_of_the_othe
     held.release().await.unwrap();
     bounded("the waiter gets the lock", waiter).await.unwrap().release().await.unwrap();
     assert!(rival.show("a").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_while_the_server_ends_its_session_is_answered_over_another_one() {
+    let database = Arc::new(Database::new());
+    let (locks, rival) = (database.locks().await, database.locks().await);
+    let held = take(&locks, "a").await;
+    let others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
+                  AND pid <> (SELECT split_part(session, ' ', 1)::int FROM fencepost.locks)";
+    let ends = tokio::task::spawn_blocking({
+        let database = database.clone();
+        move || (0..20).for_each(|_| drop(database.psql(&format!("SELECT pg_terminate_backend(pid) {others}"))))
+    });
+    while !ends.is_finished() {
+        assert!(rival.lock("a").try_acquire().await.unwrap().is_none());
+    }
+    ends.await.unwrap();
+    held.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
@@ -97,7 +97,7 @@ impl Session {
             Poll::Pending => query.await,
         };
         *lock(&self.heard) = clock.now();
-        if rows.as_ref().is_err_and(is_another) {
+        if rows.as_ref().is_err_and(is_over) {
             self.wire.close();
         }
         rows
@@ -108,9 +108,13 @@ impl Session {
     }
 }
 
-/// The session is not what it was: another backend serves it, or somebody has reset it. Its locks are gone.
-fn is_another(error: &tokio_postgres::Error) -> bool {
-    matches!(error.code(), Some(code) if code.code() == "FP001" || *code == SqlState::INVALID_SQL_STATEMENT_NAME)
+/// The session is not what it was: the server ends it, another backend serves it, or somebody has reset it. Its locks are gone.
+fn is_over(error: &tokio_postgres::Error) -> bool {
+    let Some(refusal) = error.as_db_error() else { return false };
+    let code = refusal.code();
+    matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+        || code.code() == "FP001"
+        || *code == SqlState::INVALID_SQL_STATEMENT_NAME
 }
 
 impl Drop for Session {

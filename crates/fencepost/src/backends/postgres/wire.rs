@@ -20,6 +20,8 @@ pub(crate) struct Wire {
     /// Ends with the connection.
     ended: watch::Receiver<()>,
     driver: AbortHandle,
+    /// Was told to end, which its driver does a little later.
+    closed: AtomicBool,
     /// The driver's, so that it ends with the driver.
     line: Weak<Mutex<Line>>,
     bell: Arc<Bell>,
@@ -126,7 +128,8 @@ impl Wire {
             drop(alive);
         });
         let driver = driver.abort_handle();
-        Ok(Self { client, ended, driver, line: weak, bell, process: std::process::id() })
+        let closed = AtomicBool::new(false);
+        Ok(Self { client, ended, driver, closed, line: weak, bell, process: std::process::id() })
     }
 
     /// Asks something: `send` puts it into the driver's hands, and this takes it to the server at once, from the caller's
@@ -151,7 +154,9 @@ impl Wire {
     }
 
     pub(crate) fn is_usable(&self) -> bool {
-        !self.client.is_closed() && self.process == std::process::id()
+        !self.closed.load(Ordering::Acquire)
+            && !self.client.is_closed()
+            && self.process == std::process::id()
     }
 
     /// Waits for the end of the connection.
@@ -161,6 +166,7 @@ impl Wire {
     }
 
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
         self.driver.abort();
     }
 }
