@@ -96,6 +96,11 @@ impl Seen {
         lock(&self.holder).clone().map(Box::new)
     }
 
+    /// Whether the store has said anything yet.
+    pub(crate) fn anything(&self) -> bool {
+        lock(&self.holder).is_some() || lock(&self.obstacle).is_some()
+    }
+
     pub(crate) fn take_obstacle(&self) -> Option<Source> {
         lock(&self.obstacle).take()
     }

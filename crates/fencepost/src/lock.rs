@@ -188,7 +188,7 @@ impl Lock {
                 failing_since = Some(now);
             }
             let outlasted = failing_since.is_some_and(|since| now.since(since) > PATIENCE);
-            if !error.is_transient() || seen.holder().is_none() || outlasted {
+            if !error.is_transient() || !seen.anything() || outlasted {
                 add(&self.locks.counters().failed, 1);
                 return Err(error);
             }

@@ -152,7 +152,9 @@ async fn who_asks_while_the_server_ends_its_session_is_answered_over_another_one
                   AND pid <> (SELECT split_part(session, ' ', 1)::int FROM fencepost.locks)";
     let ends = tokio::task::spawn_blocking({
         let database = database.clone();
-        move || (0..20).for_each(|_| drop(database.psql(&format!("SELECT pg_terminate_backend(pid) {others}"))))
+        move || {
+            (0..20).for_each(|_| drop(database.psql(&format!("SELECT pg_terminate_backend(pid) {others}"))))
+        }
     });
     while !ends.is_finished() {
         assert!(rival.lock("a").try_acquire().await.unwrap().is_none());

@@ -1,7 +1,8 @@
 //! What an acquire costs: one request to every node, as long as their counters agree; and how they agree again. Requests of
 //! the same turn go together.
 
-use fencepost::Locks;
+use fencepost::{Error, Locks};
+use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Fleet;
 
 use crate::stage::{CALM, LONG, connect, counter, declared, holds, patient, take, until, use_once};
@@ -198,5 +199,22 @@ async fn many_callers_at_once_are_all_served() {
     let callers: Vec<_> = callers.collect();
     for caller in callers {
         drop(caller.await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_connects_once_to_a_node_that_refuses_it() {
+    let fleet = Fleet::start(3);
+    let proxies = fleet.proxies();
+    let locks = Locks::connect(&fleet.url_through(&proxies, CALM)).await.unwrap();
+    proxies.iter().for_each(Proxy::cut);
+    let before: Vec<u64> = proxies.iter().map(Proxy::harm).collect();
+    for _ in 0..10 {
+        let error = locks.lock("a").try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    }
+    for (proxy, before) in proxies.iter().zip(before) {
+        // The keeper connects by itself, too.
+        assert!(proxy.harm() - before <= 20, "{} connections", proxy.harm() - before);
     }
 }

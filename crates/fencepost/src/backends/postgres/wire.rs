@@ -154,9 +154,7 @@ impl Wire {
     }
 
     pub(crate) fn is_usable(&self) -> bool {
-        !self.closed.load(Ordering::Acquire)
-            && !self.client.is_closed()
-            && self.process == std::process::id()
+        !self.closed.load(Ordering::Acquire) && !self.client.is_closed() && self.process == std::process::id()
     }
 
     /// Waits for the end of the connection.

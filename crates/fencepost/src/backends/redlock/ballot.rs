@@ -40,6 +40,8 @@ struct State {
     denials: Vec<Denial>,
     /// To be asked as soon as they are connected.
     expected: Nodes,
+    /// Were asked before, or were to be: if such a node cannot be connected to, it is not tried over and over.
+    tried: Nodes,
     round_trip: Duration,
     /// When the last answer came.
     heard_at: Moment,
@@ -94,6 +96,7 @@ impl Ballot {
             verdicts: vec![None; n],
             denials: Vec::new(),
             expected: Nodes::default(),
+            tried: Nodes::default(),
             round_trip: Duration::ZERO,
             heard_at: sent,
             timed_out: false,
@@ -242,6 +245,8 @@ impl Ballot {
 
     /// Asks one node for its vote; with `spare` not if it lags behind. Returns an answer if there will be none.
     fn ask(self: &Arc<Self>, state: &mut State, node: usize, insist: bool, spare: bool) -> Option<Answer> {
+        let insist = insist && !state.tried.contains(node);
+        state.tried.insert(node);
         match self.fleet.reach(&self.line, node, self.fleet.clock.now(), insist) {
             Reach::Opening => {
                 state.expected.insert(node);
