@@ -162,8 +162,7 @@ impl Keeper {
                     self.spawn(async move {
                         held.renew().await;
                         keeper.adopt(&held);
-                        lock(&keeper.schedule).busy -= 1;
-                        keeper.progress.send_replace(());
+                        keeper.did_something();
                     });
                 }
                 Chore::Release => {
@@ -179,8 +178,16 @@ impl Keeper {
             // Also while a renewal is under way: its answer may not come, and somebody has to say so in time.
             self.adopt(&held);
         }
+        self.did_something();
+    }
+
+    /// One thing less is under way.
+    fn did_something(&self) {
         lock(&self.schedule).busy -= 1;
-        self.progress.send_replace(());
+        // Who begins to listen later looks at the schedule first.
+        if self.progress.receiver_count() > 0 {
+            self.progress.send_replace(());
+        }
     }
 }
 

@@ -104,7 +104,7 @@ impl Hold for Held {
             token: self.token.to_string(),
             term,
             trace: self.trace.clone(),
-            answer,
+            answer: Some(answer),
         };
         let fleet = self.fleet.clone();
         self.renewals.send(one, move |batch| Batch::send_to_all(&fleet, batch));

@@ -11,7 +11,7 @@ use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::keys::Keys;
 use super::mending::Mending;
 use super::node::{Link, Script};
-use super::quorum::{Extended, Extension, Kept, Nodes, majority};
+use super::quorum::{Extended, Extension, Kept, MAX_NODES, Nodes, majority};
 use super::trace::{Sent, Trace};
 use super::{milliseconds, revocation};
 use crate::backend::{Renewal, lock};
@@ -36,7 +36,8 @@ pub(super) struct Renewing {
     pub(super) token: String,
     pub(super) term: Duration,
     pub(super) trace: Arc<Trace>,
-    pub(super) answer: oneshot::Sender<Result<Renewal, Vec<Verdict>>>,
+    /// Who waits for the outcome, until it is counted.
+    pub(super) answer: Option<oneshot::Sender<Result<Renewal, Vec<Verdict>>>>,
 }
 
 /// Several locks that are extended by one request to each node.
@@ -58,7 +59,7 @@ pub(super) struct Extending {
 }
 
 struct Counting {
-    extension: Extension<Moment>,
+    extension: Extension<Moment, KeptBy>,
     /// What nodes said or ran into that have not kept it.
     objections: Vec<(usize, Verdict)>,
     /// What was found in the lock's place.
@@ -70,6 +71,32 @@ struct Counting {
     decided: Option<oneshot::Sender<Result<Renewal, Vec<Verdict>>>>,
 }
 
+/// What each of the nodes said, in one piece: there is one of it for every renewal of every lock.
+#[derive(Clone, Copy, Debug)]
+struct KeptBy {
+    nodes: [Kept; MAX_NODES],
+    count: usize,
+}
+
+impl KeptBy {
+    /// Nothing of `count` nodes yet.
+    fn open(count: usize) -> Self {
+        Self { nodes: [Kept::Open; MAX_NODES], count }
+    }
+}
+
+impl AsRef<[Kept]> for KeptBy {
+    fn as_ref(&self) -> &[Kept] {
+        &self.nodes[..self.count]
+    }
+}
+
+impl AsMut<[Kept]> for KeptBy {
+    fn as_mut(&mut self) -> &mut [Kept] {
+        &mut self.nodes[..self.count]
+    }
+}
+
 impl Counting {
     /// What each node said.
     fn verdicts(&self) -> Vec<Verdict> {
@@ -79,7 +106,7 @@ impl Counting {
                 None if *kept == Kept::Yes => Verdict::Granted,
                 None => late(),
             };
-        self.extension.nodes.iter().enumerate().map(verdict).collect()
+        self.extension.nodes.as_ref().iter().enumerate().map(verdict).collect()
     }
 }
 
@@ -97,16 +124,14 @@ impl Batch {
         let until = locks.iter().map(|one| lock(&one.trace.0).until).min().unwrap_or(sent);
         let prepare = |mut renewing: Renewing| {
             let life = fleet.config.key_life(renewing.term);
-            let (unused, _) = oneshot::channel();
-            let answer = std::mem::replace(&mut renewing.answer, unused);
             let until = lock(&renewing.trace.0).until;
             let counting = Counting {
-                extension: Extension::new(vec![Kept::Open; n], until),
+                extension: Extension::new(KeptBy::open(n), until),
                 objections: Vec::new(),
                 found: String::new(),
                 gone: Nodes::default(),
                 extended: false,
-                decided: Some(answer),
+                decided: renewing.answer.take(),
             };
             Extending { life, px: milliseconds(life), renewing, count: Mutex::new(counting) }
         };
@@ -328,7 +353,7 @@ mod tests {
             token: "1".to_owned(),
             term: Duration::from_secs(30),
             trace: Arc::new(Trace::new(Vec::new(), until, until, until)),
-            answer,
+            answer: Some(answer),
         };
         (one, outcome)
     }

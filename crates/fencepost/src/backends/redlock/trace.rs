@@ -30,11 +30,13 @@ impl Sent {
     pub(super) fn over(&mut self, link: &Arc<Link>, now: Moment, settled_at: Moment, over_at: Moment) {
         self.settled_at = self.settled_at.max(settled_at);
         self.over_at = self.over_at.max(over_at);
-        // What an ended one carried can arrive for a while.
-        self.links.retain(|(other, settled_at)| !other.has_ended() || now <= *settled_at);
         match self.links.iter_mut().find(|(other, _)| Arc::ptr_eq(other, link)) {
             Some((_, latest)) => *latest = settled_at.max(*latest),
-            None => self.links.push((link.clone(), settled_at)),
+            None => {
+                // What an ended one carried can arrive for a while.
+                self.links.retain(|(other, settled_at)| !other.has_ended() || now <= *settled_at);
+                self.links.push((link.clone(), settled_at));
+            }
         }
     }
 
