@@ -24,7 +24,7 @@ fn measure(what: &str, url: &str, servers: &[&Server], count: usize) {
         worker.answer().await.expect("all held");
         let (before, started) = (calls(), Instant::now());
         let told = worker.answer().await.expect("figures");
-        // Not by its end: giving back a hundred thousand locks is not measured, and the servers are about to end.
+        // It still has them: giving back a hundred thousand locks is not measured.
         (told, (calls() - before) as f64 / started.elapsed().as_secs_f64())
     });
     let [lost, each, share, threads] =

@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::client::Client;
+use crate::client::{Client, Holding};
 use crate::cycles::cycles;
 use crate::turns::{Contest, Turn, contend};
 use crate::usage::{memory, processor_time, threads};
@@ -48,13 +48,16 @@ pub async fn serve<C: Client>(client: &C) -> io::Result<()> {
         io::stdin().lock().lines().map_while(Result::ok).try_for_each(|line| said.send(line))
     });
     answer("ready")?;
+    // What is held is given back when the next command comes, or at the end: the one who asked may look at the store first.
+    let mut held = None;
     while let Some(command) = commands.recv().await {
-        answer(obey(client, &command).await.unwrap_or_else(|error| json!({ "error": error })))?;
+        drop(held.take());
+        answer(obey(client, &command, &mut held).await.unwrap_or_else(|error| json!({ "error": error })))?;
     }
     Ok(())
 }
 
-async fn obey<C: Client>(client: &C, command: &str) -> Result<Value, String> {
+async fn obey<C: Client>(client: &C, command: &str, held: &mut Option<Holding>) -> Result<Value, String> {
     let told = |error: C::Error| error.to_string();
     match command.split(' ').collect::<Vec<_>>()[..] {
         ["cycle", tasks, seconds] => {
@@ -71,13 +74,18 @@ async fn obey<C: Client>(client: &C, command: &str) -> Result<Value, String> {
             Ok(json!({ "turns": turns.iter().map(list).collect::<Value>() }))
         }
         ["hold", count, seconds] => {
-            hold(client, number(count)?, Duration::from_secs_f64(number(seconds)?)).await
+            hold(client, number(count)?, Duration::from_secs_f64(number(seconds)?), held).await
         }
         _ => Err(format!("`{command}` is no command")),
     }
 }
 
-async fn hold<C: Client>(client: &C, count: usize, span: Duration) -> Result<Value, String> {
+async fn hold<C: Client>(
+    client: &C,
+    count: usize,
+    span: Duration,
+    held: &mut Option<Holding>,
+) -> Result<Value, String> {
     let told = |error: C::Error| error.to_string();
     // What the first lock brings along, threads and connections, is not counted for the others.
     drop(client.hold(1, TTL).await.map_err(told)?);
@@ -90,12 +98,14 @@ async fn hold<C: Client>(client: &C, count: usize, span: Duration) -> Result<Val
     let (spent, started) = (processor_time(std::process::id()), Instant::now());
     tokio::time::sleep(span).await;
     let share = (processor_time(std::process::id()) - spent) / started.elapsed().as_nanos() as f64;
-    Ok(json!({
+    let figures = json!({
         "lost": count.saturating_sub(holding()),
         "bytes_each": (memory() - before) / count as f64,
         "core": share,
         "threads": threads(),
-    }))
+    });
+    *held = Some(holding);
+    Ok(figures)
 }
 
 fn number<N: std::str::FromStr>(word: &str) -> Result<N, String> {
