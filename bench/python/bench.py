@@ -21,6 +21,7 @@ import fencepost
 
 HERE = Path(__file__).parent
 SECONDS = float(os.environ.get("SECS", "1"))
+CROWD = 8
 ROUNDS = int(os.environ.get("ROUNDS", "7"))
 
 SINGLE = ["raw", "fencepost", "redis-py", "python-redis-lock", "fencepost.aio", "redis-py asyncio"]
@@ -160,6 +161,40 @@ def gaps_between(pair: list[Worker], redis_url: str) -> list[float]:
     ]
 
 
+def crowd(redis_url: str, fleet: str) -> None:
+    peers = ["raw token", "fencepost", "redis-py", "python-redis-lock", "fencepost x5", "redlock-py x5", "pottery x5"]
+    rates: dict[str, list[float]] = {peer: [] for peer in peers}
+    for _ in range(ROUNDS):
+        for peer in random.sample(peers, len(peers)):
+            rates[peer].append(hand_overs(peer, redis_url, fleet))
+    found = {peer: statistics.median(mine) for peer, mine in rates.items()}
+    best = max((peer for peer in found if peer != "raw token" and not peer.startswith("fencepost")), key=found.__getitem__)
+    table(
+        f"{CROWD} processes want one lock all the time: from one holder to another one",
+        ["", "hand-overs a second", "ms each", f"time of {best}", "time of the raw token"],
+        [
+            [peer, f"{rate:.0f}", f"{1e3 / rate:.3f}", f"{found[best] / rate:.2f}", f"{found['raw token'] / rate:.2f}"]
+            for peer, rate in found.items()
+        ],
+    )
+
+
+def hand_overs(peer: str, redis_url: str, fleet: str) -> float:
+    """How often a second the lock goes to another process. Taking it again at once is none."""
+    workers = [Worker(peer, redis_url, fleet) for _ in range(CROWD)]
+    name = f"crowd:{random.random()}"
+    if peer in TOKENS:
+        client(redis_url).lpush(name, "token")
+    for worker in workers:
+        worker.tell(f"contend {name} 1 0 {SECONDS} -")
+    told = [worker.answer()["turns"][0] for worker in workers]
+    for worker in workers:
+        worker.close()
+    had = sorted((acquired, who) for who, mine in enumerate(told) for _, _, acquired, _ in mine)
+    changes = sum(before != after for (_, before), (_, after) in zip(had, had[1:]))
+    return changes * 1e9 / max(1, had[-1][0] - had[0][0])
+
+
 def hold(redis_url: str, fleet: str) -> None:
     rows = []
     for peer in ("fencepost", "python-redis-lock"):
@@ -205,6 +240,7 @@ MEASURES = {
     "cycle16": cycle16,
     "fleet": fleet_cycle,
     "handover": handover,
+    "crowd": crowd,
     "hold": hold,
     "busy": busy,
 }
