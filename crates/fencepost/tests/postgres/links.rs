@@ -151,7 +151,7 @@ async fn who_asks_while_the_server_ends_its_session_is_answered_over_another_one
     let others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
                   AND pid <> (SELECT split_part(session, ' ', 1)::int FROM fencepost.locks)";
     let is_busy = async || assert!(rival.lock("a").try_acquire().await.unwrap().is_none());
-    for _ in 0..20 {
+    for _ in 0..10 {
         let database = database.clone();
         let ends = tokio::task::spawn_blocking(move || {
             drop(database.psql(&format!("SELECT pg_terminate_backend(pid) {others}")));
