@@ -10,33 +10,39 @@ use tokio::sync::watch;
 use crate::keeper::Keeper;
 
 /// A point in time of one [`Clock`].
+///
+/// In nanoseconds, which last for centuries: a held lock has a dozen of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(Duration);
+pub struct Moment(u64);
 
 impl Moment {
     /// Later than every other moment.
-    pub const NEVER: Self = Self(Duration::MAX);
+    pub const NEVER: Self = Self(u64::MAX);
 
     /// The moment `by` later.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(by))
+        Self(self.0.saturating_add(nanoseconds(by)))
     }
 
     /// The time from `earlier` to this moment; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// Time since the clock's origin (for the system clock: since boot).
     pub fn since_origin(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.0)
     }
 
     /// The moment `since` after the clock's origin.
     pub fn at(since: Duration) -> Self {
-        Self(since)
+        Self(nanoseconds(since))
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Where time comes from: the system, or a test.
@@ -100,7 +106,7 @@ fn boottime() -> Moment {
     let id = rustix::time::ClockId::Monotonic;
     let now = rustix::time::clock_gettime(id);
     // The clock counts up from boot: neither part is ever negative.
-    Moment(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
+    Moment::at(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
 }
 
 /// A clock that moves only when told to. For tests, with [`memory::Store`](crate::memory::Store).
@@ -113,7 +119,7 @@ pub struct ManualClock {
 impl Default for ManualClock {
     fn default() -> Self {
         // Not zero, so that a test may subtract.
-        let start = Moment(Duration::from_secs(1_000_000));
+        let start = Moment::at(Duration::from_secs(1_000_000));
         Self { now: Arc::new(watch::Sender::new(start)), keeper: Arc::default() }
     }
 }
@@ -178,6 +184,16 @@ impl ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_moment_is_later_than_never() {
+        let second = Moment::at(Duration::from_secs(1));
+        assert_eq!(second.plus(Duration::MAX), Moment::NEVER);
+        assert_eq!(Moment::at(Duration::MAX), Moment::NEVER);
+        assert_eq!(Moment::NEVER.plus(Duration::from_secs(1)), Moment::NEVER);
+        assert_eq!(second.since(Moment::NEVER), Duration::ZERO);
+        assert_eq!(second.plus(Duration::new(1, 7)).since(second), Duration::new(1, 7));
+    }
 
     #[test]
     fn the_system_clock_never_goes_back() {
