@@ -285,12 +285,13 @@ impl Link {
         let mut state = lock(&self.state);
         let mut was_held = false;
         loop {
-            let held = match state.mode {
-                Mode::Stall | Mode::Cut => true,
-                Mode::HoldRequests => direction == Direction::Request,
-                Mode::HoldAnswers => direction == Direction::Answer,
-                _ => number <= state.stranded,
-            };
+            let held = number <= state.stranded
+                || match state.mode {
+                    Mode::Stall | Mode::Cut => true,
+                    Mode::HoldRequests => direction == Direction::Request,
+                    Mode::HoldAnswers => direction == Direction::Answer,
+                    _ => false,
+                };
             if number <= state.cut {
                 return None;
             }

@@ -173,7 +173,8 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if it was not ours any more, [`Error::Uncertain`] if the store did not answer (the release
-    /// goes on in the background).
+    /// goes on in the background). On one Redis, where the lock goes straight to another waiter of this process, that is by
+    /// an answer that may be ten milliseconds old.
     pub async fn release(mut self) -> Result<()> {
         self.own()?;
         // State first: ending a lock that is lost must still say so.
@@ -212,7 +213,10 @@ impl Guard {
         self.locks.keeper().forget(&self.held);
         self.held.quiet().await;
         match self.held.hold.detach(self.held.ttl()).await? {
-            Renewal::Lost(why) => Err(Error::lost(self.name(), why)),
+            Renewal::Lost(why) => {
+                let why = if let State::Lost(known) = self.state() { known } else { why };
+                Err(Error::lost(self.name(), why))
+            }
             Renewal::Renewed { .. } => {
                 self.done = true;
                 Ok(Handle::new(self.name().clone(), self.owner(), self.token()))

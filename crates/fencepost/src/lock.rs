@@ -175,6 +175,8 @@ impl Lock {
             let error = match self.locks.backend()?.acquire(&request).await {
                 Ok(grant) => match self.guard(&request, grant, started) {
                     Ok(guard) => return Ok(guard),
+                    // Taken away before the caller had it, who waits on.
+                    Err(Error::Lost { .. }) => continue,
                     Err(error) => error,
                 },
                 Err(error) => error,

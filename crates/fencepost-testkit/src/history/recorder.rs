@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Checker, Event, Figures, Moment, What};
+use super::{Checker, Event, Figures, Moment, Rule, What};
 
 /// Collects what clients of one process see.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +38,17 @@ impl History {
     /// # Panics
     /// If not: with what must not be, in words, and the path of a picture of each piece.
     pub fn check(&self) -> Figures {
+        self.check_for(&Rule::ALL)
+    }
+
+    /// The same for some rules, where what was done excuses that others are broken.
+    ///
+    /// # Panics
+    /// As [`check`](Self::check).
+    pub fn check_for(&self, rules: &[Rule]) -> Figures {
         let events = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (figures, violations) = Checker::check(&events, &[]);
+        let (figures, mut violations) = Checker::check(&events, &[]);
+        violations.retain(|violation| rules.contains(&violation.rule));
         let tell = |(number, violation): (usize, &super::Violation)| {
             let path = std::env::temp_dir().join(format!("violation-{}-{number}.svg", std::process::id()));
             let drawn = std::fs::write(&path, violation.timeline(&[]).svg());

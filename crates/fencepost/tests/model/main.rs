@@ -10,7 +10,8 @@
 //! real ones: where those wait for a timer, these act at any moment or never.
 //!
 //! **Not modelled.** Loss of the counter and the clock that it restarts from, restarts of the server, `attach`, foreign
-//! clients of the same key, errors in the middle of a script, expiry of the queue (it only ever helps), and fairness.
+//! clients of the same key, errors in the middle of a script, expiry of the queue (it only ever helps), fairness, and rows:
+//! `redis_storm.rs` tries those on a real server.
 //!
 //! Every rule that is switched off has to yield a counterexample, or the search would prove nothing. All numbers are
 //! small on purpose: a search covers *every* order of events within its limits, which is where such protocols break.

@@ -36,7 +36,10 @@ pub(crate) async fn declare(fleet: &Fleet, parameters: &str) {
 }
 
 pub(crate) async fn connect(fleet: &Fleet, parameters: &str) -> Locks {
-    Locks::connect(&fleet.url_with(parameters)).await.unwrap()
+    let locks = Locks::connect(&fleet.url_with(parameters)).await.unwrap();
+    // To all nodes, whether they vote or not: a lock that is taken before is held by a majority alone.
+    let _ = locks.check().await;
+    locks
 }
 
 /// A lock whose acquire fails the test if it does not come.

@@ -2,19 +2,23 @@
 //! itself: the request that leaves the queue and gives the lock back goes over the same connection, right behind
 //! what it undoes.
 
+mod undo;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cohort::{Membership, News};
-use super::hold::Held;
+use super::cohort::Membership;
+use super::hold::{Giving, Held};
 use super::inbox::LetterBox;
 use super::keys::Keys;
 use super::node::{Line, Link, On, Script};
 use super::resp::Value;
+use super::row::Row;
+use super::seat::{HandOver, News};
 use super::{GRANT_TERM, Store, milliseconds, record};
 use crate::backend::{Grant, Request};
 use crate::clock::Moment;
-use crate::{Error, FencingToken, Holder, Result};
+use crate::{Error, FencingToken, Holder, Owner, Result};
 
 /// How long a waiter sleeps at most before it asks again, at the head of the queue and behind it. Expiry and plain
 /// clients push nothing.
@@ -41,6 +45,8 @@ pub(super) enum Said {
     Granted(Grant),
     Busy {
         holder: Holder,
+        /// What the server has it under.
+        identity: Option<Owner>,
         /// The server's counter when it answered; a grant by push has a larger token.
         counter: i64,
         sent: Moment,
@@ -52,6 +58,7 @@ pub(super) enum Said {
 struct Asked {
     counter: i64,
     sent: Moment,
+    identity: Option<Owner>,
     again_in: Duration,
 }
 
@@ -61,8 +68,8 @@ enum By {
     Answer,
     /// Its push, with a short term.
     Push,
-    /// A holder of this process, in which it has stayed that often in a row.
-    HandOver(u32),
+    /// A holder of this process, in which it has had that many turns, and the row in which it came.
+    HandOver(usize, Option<Arc<Row>>),
 }
 
 /// What to do next while waiting.
@@ -98,6 +105,7 @@ impl<'a> Claim<'a> {
                 }
                 return Ok(self.busy(
                     Holder::unknown(self.request.name.clone()),
+                    None,
                     -1,
                     -1,
                     0,
@@ -114,18 +122,19 @@ impl<'a> Claim<'a> {
         };
         let sent = answer.sent;
         match &answer.value {
-            Value::Int(token) => self.granted(*token, sent, &By::Answer).map(Said::Granted),
+            Value::Int(token) => self.granted(*token, sent, By::Answer).map(Said::Granted),
             Value::List(items) if items.len() == 4 => {
                 let holder = match &items[0] {
                     Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
                     _ => String::new(),
                 };
                 let [ttl, counter, place] = [1, 2, 3].map(|index| items[index].as_int().unwrap_or(-1));
+                let identity = record::identity(&holder);
                 let holder = record::holder(&self.request.name, &holder, ttl, Some(counter));
                 if !wait {
                     self.link = None;
                 }
-                Ok(self.busy(holder, ttl, counter, place, sent))
+                Ok(self.busy(holder, identity, ttl, counter, place, sent))
             }
             other => Err(Error::Backend {
                 store: node.config().label.clone(),
@@ -134,31 +143,52 @@ impl<'a> Claim<'a> {
         }
     }
 
-    fn busy(&self, holder: Holder, ttl: i64, counter: i64, place: i64, sent: Moment) -> Said {
+    fn busy(
+        &self,
+        holder: Holder,
+        identity: Option<Owner>,
+        ttl: i64,
+        counter: i64,
+        place: i64,
+        sent: Moment,
+    ) -> Said {
         let most = crate::wait::jittered(if place == 0 { RECHECK_HEAD } else { RECHECK });
         // One millisecond more than the ttl: the key lives to the end of its last one.
         let again_in = u64::try_from(ttl).map_or(most, |ttl| most.min(Duration::from_millis(ttl + 1)));
-        Said::Busy { holder, counter, sent, again_in }
+        Said::Busy { holder, identity, counter, sent, again_in }
     }
 
     /// Waits until the lock is ours: at the server, or behind others of this process who wait there.
     pub(super) async fn wait(&mut self) -> Result<Grant> {
-        let seat = self.store.cohorts.join(&self.request.name, &self.value, self.request.ttl);
-        let mut asked = None;
-        let mut hint = if seat.is_first() { Hint::Ask } else { Hint::Wait };
-        self.seat = Some(seat);
+        let seat = self.store.cohorts.join(self.request, &self.value);
+        let mut asked: Option<Asked> = None;
+        let first = seat.is_first();
+        let seat = self.seat.insert(seat);
+        if first && seat.is_lively() {
+            // Who has the lock may be about to give it back, and has let others go first so that they can join the same row.
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        }
+        let mut hint = if first && !seat.is_chosen() { Hint::Ask } else { Hint::Wait };
         loop {
             match hint {
                 Hint::Wait => {}
-                Hint::Granted { token, sent, by } => return self.granted(token, sent, &by),
+                Hint::Granted { token, sent, by } => {
+                    if let (By::HandOver(_, Some(row)), Some(asked)) = (&by, &asked)
+                        && !row.has_taken_out(self.request.owner, asked.sent, asked.identity)
+                    {
+                        self.quit().await;
+                    }
+                    return self.granted(token, sent, by);
+                }
                 Hint::Ask => match self.ask(true).await? {
                     Said::Granted(grant) => return Ok(grant),
-                    Said::Busy { holder, counter, sent, again_in } => {
+                    Said::Busy { holder, identity, counter, sent, again_in } => {
                         if let Some(seat) = &self.seat {
                             seat.saw(&holder);
                         }
                         self.request.seen.note(holder);
-                        asked = Some(Asked { counter, sent, again_in });
+                        asked = Some(Asked { counter, sent, identity, again_in });
                     }
                 },
             }
@@ -179,7 +209,9 @@ impl<'a> Claim<'a> {
         tokio::select! {
             biased;
             news = seat.news() => match news {
-                News::Granted { token, sent, handed } => Hint::Granted { token, sent, by: By::HandOver(handed) },
+                News::Granted(HandOver { token, sent, handed, row }) => {
+                    Hint::Granted { token, sent, by: By::HandOver(handed, row) }
+                }
                 News::Ask => Hint::Ask,
                 News::Moved => Hint::Wait,
             },
@@ -199,72 +231,56 @@ impl<'a> Claim<'a> {
     }
 
     /// The lock is ours: hands everything over to a hold.
-    fn granted(&mut self, token: i64, sent: Moment, by: &By) -> Result<Grant> {
+    fn granted(&mut self, token: i64, sent: Moment, by: By) -> Result<Grant> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
             store: self.store.node.config().label.clone(),
             source: format!("{token} is not a token").into(),
         })?;
+        let turn = self.seat.take().and_then(|seat| seat.served());
+        if let Some(row) = turn.filter(|_| !matches!(by, By::HandOver(..))) {
+            self.give_back(row);
+        }
+        let (pushed, ttl) = (matches!(by, By::Push), self.request.ttl);
+        let in_row = matches!(by, By::HandOver(_, Some(_)));
+        self.link = None;
+        let term = match pushed {
+            true => GRANT_TERM.duration,
+            // Not all of it, so that the rest is made up for soon.
+            false if in_row && self.store.clock.now().since(sent) > ttl / 10 => {
+                ttl.saturating_sub(Duration::from_millis(1))
+            }
+            false => ttl,
+        };
+        let hold = self.hold(token, by)?;
+        let pushed = pushed || in_row;
+        Ok(Grant { owner: self.request.owner, token, sent, term: Some(term), pushed, hold: Arc::new(hold) })
+    }
+
+    fn hold(&mut self, token: FencingToken, by: By) -> Result<Held> {
         let Some(letters) = self.letters.take() else {
             return Err(self.store.node.unavailable("this attempt has ended"));
         };
-        if let Some(seat) = self.seat.take() {
-            seat.served();
-        }
-        self.link = None;
         let pushed = matches!(by, By::Push);
-        let hold = Held {
+        let heir = matches!(by, By::HandOver(..)).then(|| self.store.cohorts.count_heir(&self.request.name));
+        let (handed, row) = if let By::HandOver(handed, row) = by { (handed, row) } else { (0, None) };
+        Ok(Held {
             node: self.store.node.clone(),
+            keeper: self.store.keeper.clone(),
             renewals: self.store.renewals.clone(),
             cohorts: self.store.cohorts.clone(),
+            inbox: self.store.inbox.clone(),
             name: self.request.name.clone(),
             owner: self.request.owner,
+            token,
             keys: self.keys.clone(),
             value: self.value.clone(),
             _line: self.line.clone(),
-            handed: if let By::HandOver(times) = by { *times } else { 0 },
+            handed,
+            _heir: heir,
+            giving: Giving::new(row.as_ref().map_or(self.request.owner, |row| row.id)),
+            row,
             pushed,
             _letters: letters,
-        };
-        let term = if pushed { GRANT_TERM.duration } else { self.request.ttl };
-        Ok(Grant { owner: self.request.owner, token, sent, term: Some(term), pushed, hold: Arc::new(hold) })
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        if let Some(holder) = self.seat.as_ref().and_then(Membership::seen) {
-            // Who waited behind others has not asked itself.
-            self.request.seen.note(holder);
-        }
-        let handed = self.seat.take().is_some_and(Membership::leave);
-        let link = self.link.take();
-        if link.is_none() && !handed {
-            return;
-        }
-        let leave = ["leave", &*self.value, GRANT_TERM.text];
-        let now = self.store.clock.now();
-        let undo = link.map(|link| link.send(Script::Give, On::One(&self.keys), &leave, now));
-        let (node, keys, value) = (self.store.node.clone(), self.keys.clone(), self.value.clone());
-        let (timeout, ttl) = (node.config().timeout, self.request.ttl);
-        self.store.errands.spawn(&self.store.keeper, async move {
-            if let Some(Ok(reply)) = undo
-                && let Ok(Ok(Value::Int(undone))) = tokio::time::timeout(timeout, reply).await
-                && (undone == 1 || !handed)
-            {
-                return;
-            }
-            // The connection ended, the server is stuck, or a holder hands the lock over on a connection of its own.
-            // What was sent may still arrive, so one answer that there is nothing to undo does not settle it.
-            let mut pause = Duration::from_millis(50);
-            while pause < ttl * 2 {
-                let arguments = ["leave", &*value, GRANT_TERM.text];
-                let answer = node.run(Script::Give, On::One(&keys), &arguments, timeout, |_| {}).await;
-                if answer.is_ok_and(|answer| answer.value.as_int() == Some(1)) {
-                    return;
-                }
-                tokio::time::sleep(pause).await;
-                pause *= 3;
-            }
-        });
+        })
     }
 }

@@ -37,6 +37,9 @@ pub(in crate::backends) struct Connection {
     shared: Arc<Mutex<Shared>>,
 }
 
+/// The most that a connection with nothing to send keeps ready for it twice: one buffer gathers while the other is written.
+const MOST_SPARE: usize = 1 << 16;
+
 /// A reply on its way.
 pub(in crate::backends) type Reply = oneshot::Receiver<Value>;
 
@@ -367,6 +370,10 @@ impl<P: Fn(Vec<Value>)> Driver<P> {
                 std::mem::swap(&mut shared.outgoing, &mut self.outgoing);
                 if self.outgoing.is_empty() {
                     drop(shared);
+                    if self.outgoing.capacity() > MOST_SPARE {
+                        // The other one is as large, for the next time that very much is sent at once.
+                        self.outgoing = Vec::new();
+                    }
                     // Only TLS keeps bytes back.
                     if let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context) {
                         flushed?;

@@ -16,7 +16,7 @@ pub(in crate::backends) struct Inbox(Mutex<HashMap<Owner, Arc<Content>>>);
 
 #[derive(Debug)]
 struct Content {
-    signal: Arc<Signal>,
+    signal: Mutex<Arc<Signal>>,
     token: Mutex<Option<i64>>,
     granted: Notify,
 }
@@ -24,7 +24,8 @@ struct Content {
 impl Inbox {
     /// Opens a letter box for one owner, for as long as the returned value lives.
     pub(in crate::backends) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<Signal>) -> LetterBox {
-        let content = Arc::new(Content { signal, token: Mutex::default(), granted: Notify::new() });
+        let (signal, token, granted) = (Mutex::new(signal), Mutex::default(), Notify::new());
+        let content = Arc::new(Content { signal, token, granted });
         lock(&self.0).insert(owner, content.clone());
         LetterBox { inbox: self.clone(), owner, content }
     }
@@ -47,7 +48,7 @@ impl Inbox {
                 content.granted.notify_one();
             }
             "free" => content.granted.notify_one(),
-            "revoked" => content.signal.raise(Loss::ForceReleased { reason: rest.to_owned() }),
+            "revoked" => lock(&content.signal).raise(Loss::ForceReleased { reason: rest.to_owned() }),
             _ => {}
         }
     }
@@ -65,6 +66,25 @@ impl LetterBox {
     /// Waits for a message that the lock may be free.
     pub(in crate::backends) async fn hint(&self) {
         self.content.granted.notified().await;
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Lets somebody else be told of a loss from now on; `false`, and no change, if there was one already.
+    pub(super) fn forward(&self, to: &Arc<Signal>) -> bool {
+        let mut signal = lock(&self.content.signal);
+        let held = signal.loss().is_none();
+        if held {
+            *signal = to.clone();
+        }
+        held
+    }
+
+    /// Tells whoever is to be told now.
+    pub(super) fn lose(&self, loss: Loss) {
+        lock(&self.content.signal).raise(loss);
     }
 
     /// Waits for a grant by push, and returns its token.

@@ -18,7 +18,11 @@ mod node;
 pub(in crate::backends) mod pool;
 pub(in crate::backends) mod record;
 pub(crate) mod resp;
+mod row;
 pub(crate) mod scripted;
+mod seat;
+#[cfg(test)]
+mod tests;
 pub(in crate::backends) mod turn;
 
 use std::collections::BTreeSet;
@@ -31,7 +35,7 @@ use async_trait::async_trait;
 use self::claim::{Claim, Said};
 use self::cohort::Cohorts;
 use self::config::Config;
-use self::hold::{Held, Renewals};
+use self::hold::{Giving, Held, Renewals};
 use self::inbox::Inbox;
 use self::keys::Keys;
 use self::node::{Node, On, Script};
@@ -166,7 +170,7 @@ impl Backend for Store {
             Value::Text(value) => String::from_utf8_lossy(value).into(),
             found => {
                 let found = found.as_list().and_then(|items| items.first()).and_then(Value::as_text);
-                let why = match found.map(|found| (record::revoked(found), record::owner(found))) {
+                let why = match found.map(|found| (record::revoked(found), record::identity(found))) {
                     Some((Some(reason), Some(owner))) if owner == handle.owner() => {
                         Loss::ForceReleased { reason: reason.to_owned() }
                     }
@@ -178,15 +182,21 @@ impl Backend for Store {
         };
         let hold = Held {
             node: self.node.clone(),
+            keeper: self.keeper.clone(),
             renewals: self.renewals.clone(),
             cohorts: self.cohorts.clone(),
+            inbox: self.inbox.clone(),
             name: name.clone(),
             owner: handle.owner(),
+            token: handle.token(),
             keys,
             value,
             _line: self.node.line(),
             handed: 0,
+            row: None,
             pushed: false,
+            giving: Giving::new(handle.owner()),
+            _heir: None,
             _letters: letters,
         };
         Ok(Grant {
@@ -227,7 +237,7 @@ impl Backend for Store {
         let keys = Keys::new(&self.node.config().start, name.as_str());
         // The holder may change between the look and the script; then look again.
         for _ in 0..8 {
-            let Some((holder, value)) = self.look(std::slice::from_ref(name)).await?.pop() else {
+            let Some((mut holder, value)) = self.look(std::slice::from_ref(name)).await?.pop() else {
                 return Ok(None);
             };
             let Some(value) = value else {
@@ -243,12 +253,19 @@ impl Backend for Store {
                 ));
             }
             // What a foreign client wrote may be no text at all; the script then only sees that it is not one of ours.
-            let seen = if holder.owner.is_some() { value.as_str() } else { "" };
-            let arguments = [seen, reason, if now { "now" } else { "ask" }, GRANT_TERM.text];
+            let seen = record::identity(&value).map(|identity| identity.to_string()).unwrap_or_default();
+            let arguments = [seen.as_str(), reason, if now { "now" } else { "ask" }, GRANT_TERM.text];
             let timeout = self.node.config().timeout;
             let answer = self.node.run(Script::Revoke, On::One(&keys), &arguments, timeout, |_| {}).await?;
-            let token = answer.value.as_int().and_then(|token| u64::try_from(token).ok());
+            let Some([token, Value::Text(found)]) = answer.value.as_list() else { continue };
+            let token = token.as_int().and_then(|token| u64::try_from(token).ok());
             if let Some(token) = token.and_then(FencingToken::new) {
+                // A row may have gone on since the look.
+                if found != value.as_bytes() {
+                    let expires_in = holder.expires_in;
+                    holder = record::holder(name, &String::from_utf8_lossy(found), -1, None);
+                    holder.expires_in = expires_in;
+                }
                 return Ok(Some(Revoked::new(holder, token, now)));
             }
         }

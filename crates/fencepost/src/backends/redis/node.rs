@@ -209,6 +209,10 @@ impl Node {
         &self.dial.config
     }
 
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     /// Runs a script. If the connection turns out to have ended, it is run once more over a new one: what it does, it
     /// does for one owner once. Only an acquire that was sent is never repeated: the first one, arriving late, could
     /// bring back a lock that was lost since. `on_send` is told the link before anything is sent over it.

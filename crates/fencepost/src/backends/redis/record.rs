@@ -1,5 +1,6 @@
-//! What a lock's key holds: `OWNER CHANNEL JSON`, a plain string so that other lock clients of the same key exclude
-//! us and we them. A revoked lock has `!` in front and a new line with the operator's reason behind.
+//! What a lock's key holds: `IDENTITY CHANNEL JSON`, a plain string so that other lock clients of the same key exclude
+//! us and we them. The identity is the owner, or that of a row, with the owner in the rest. A revoked lock has `!` in front
+//! and a new line with the operator's reason behind.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,6 +19,12 @@ struct About<'a> {
     since: u64,
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     note: std::borrow::Cow<'a, str>,
+    /// Who of a row has it.
+    #[serde(default, skip_serializing)]
+    owner: Option<Owner>,
+    /// Of a row, whose tokens are taken in advance. Of others it is where the counter stands.
+    #[serde(default, skip_serializing)]
+    token: Option<u64>,
 }
 
 /// The value of a key that we hold.
@@ -29,9 +36,27 @@ pub(in crate::backends) fn value(owner: Owner, channel: &str, note: &str) -> Str
         pid: std::process::id(),
         since: u64::try_from(since.as_millis()).unwrap_or(0),
         note: note.into(),
+        owner: None,
+        token: None,
     };
     let about = serde_json::to_string(&about).unwrap_or_default();
     format!("{owner} {channel} {about}")
+}
+
+/// The value of a key while a row has the lock, and in it the one with this value. The token is still missing.
+pub(super) fn in_row(row: Owner, owner: Owner, value: &str) -> String {
+    let rest = value.get(CHANNEL.start - 1..).unwrap_or_default();
+    format!("{row}{},\"owner\":\"{owner}\"}}", open(rest))
+}
+
+/// A value with its token.
+pub(super) fn with_token(value: &str, token: i64) -> String {
+    format!("{},\"token\":{token}}}", open(value))
+}
+
+/// A value without its last brace.
+fn open(value: &str) -> &str {
+    value.strip_suffix('}').unwrap_or(value)
 }
 
 /// Who a value says holds the lock. Anything that we did not write is a foreign client's.
@@ -39,24 +64,22 @@ pub(in crate::backends) fn holder(name: &Name, value: &str, ttl: i64, counter: O
     let mut holder = Holder::unknown(name.clone());
     holder.expires_in = u64::try_from(ttl).ok().map(Duration::from_millis);
     let (value, revoked) = unrevoked(value);
-    let Some((owner, about)) = parse(value) else { return holder };
-    holder.owner = Some(owner);
+    let Some((identity, about)) = parse(value) else { return holder };
+    holder.owner = about.owner.or(Some(identity));
     holder.host = Some(about.host.into_owned());
     holder.pid = Some(about.pid);
     holder.note = Some(about.note.into_owned()).filter(|note| !note.is_empty());
     holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(about.since));
     // The counter stands at the holder's token until a force-release takes the next one.
-    if revoked.is_none() {
-        let counter = counter.and_then(|counter| u64::try_from(counter).ok());
-        holder.token = counter.and_then(FencingToken::new);
-    }
+    let counter = counter.filter(|_| revoked.is_none()).and_then(|counter| u64::try_from(counter).ok());
+    holder.token = about.token.or(counter).and_then(FencingToken::new);
     holder.revoked = revoked.map(str::to_owned);
     holder
 }
 
-/// The owner in a value, revoked or not; `None` for a foreign client's.
-pub(in crate::backends) fn owner(value: &str) -> Option<Owner> {
-    parse(unrevoked(value).0).map(|(owner, _)| owner)
+/// What requests for a lock are conditional on, revoked or not: its owner, or its row; `None` for a foreign client's.
+pub(in crate::backends) fn identity(value: &str) -> Option<Owner> {
+    parse(unrevoked(value).0).map(|(identity, _)| identity)
 }
 
 /// The reason, if the value is of a revoked lock.
@@ -72,10 +95,10 @@ fn unrevoked(value: &str) -> (&str, Option<&str>) {
 }
 
 fn parse(value: &str) -> Option<(Owner, About<'_>)> {
-    let (owner, rest) = value.split_at_checked(CHANNEL.start - 1)?;
+    let (identity, rest) = value.split_at_checked(CHANNEL.start - 1)?;
     value.get(CHANNEL)?;
     let about = rest.get(CHANNEL.len() + 2..)?;
-    Some((owner.parse().ok()?, serde_json::from_str(about).ok()?))
+    Some((identity.parse().ok()?, serde_json::from_str(about).ok()?))
 }
 
 #[cfg(test)]
@@ -105,9 +128,20 @@ mod tests {
     fn a_revoked_value_keeps_its_owner_and_has_a_reason() {
         let owner = Owner::fresh();
         let value = format!("!{}\nstuck\nsince noon", value(owner, "0123456789abcdef", ""));
-        assert_eq!(super::owner(&value), Some(owner));
+        assert_eq!(super::identity(&value), Some(owner));
         assert_eq!(revoked(&value), Some("stuck\nsince noon"));
         assert_eq!(holder(&name(), &value, -1, Some(42)).token, None);
+    }
+
+    #[test]
+    fn a_value_of_a_row_tells_who_of_it_has_the_lock() {
+        let (row, owner) = (Owner::fresh(), Owner::fresh());
+        let own = value(owner, "0123456789abcdef", "ends in }");
+        let value = with_token(&in_row(row, owner, &own), 7);
+        assert_eq!((&value[CHANNEL], identity(&value)), ("0123456789abcdef", Some(row)));
+        let holder = holder(&name(), &value, 1500, Some(42));
+        assert_eq!((holder.owner, holder.note.as_deref()), (Some(owner), Some("ends in }")));
+        assert_eq!(holder.token.map(FencingToken::get), Some(7), "the counter is ahead of a row");
     }
 
     proptest! {
@@ -125,7 +159,7 @@ mod tests {
             let shown = holder(&name(), &text, 1, Some(1));
             prop_assert_eq!((shown.owner, shown.note.unwrap_or_default()), (Some(owner), note));
             let text = format!("!{text}\n{reason}");
-            prop_assert_eq!((super::owner(&text), revoked(&text)), (Some(owner), Some(reason.as_str())));
+            prop_assert_eq!((super::identity(&text), revoked(&text)), (Some(owner), Some(reason.as_str())));
         }
 
         #[test]
@@ -134,7 +168,7 @@ mod tests {
             let place = at % text.len();
             text[place] = by;
             let text: String = text.into_iter().collect();
-            let _ = (holder(&name(), &text, 1, Some(1)), super::owner(&text), revoked(&text));
+            let _ = (holder(&name(), &text, 1, Some(1)), super::identity(&text), revoked(&text));
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn victim(value: &str) -> &str {
 
 /// Whose lock was revoked, and why.
 pub(super) fn read(value: &str) -> Option<(Owner, &str)> {
-    Some((record::owner(value)?, reason(record::revoked(value)?)))
+    Some((record::identity(value)?, reason(record::revoked(value)?)))
 }
 
 fn reason(behind: &str) -> &str {

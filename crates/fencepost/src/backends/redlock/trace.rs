@@ -35,6 +35,8 @@ impl Sent {
             None => {
                 // What an ended one carried can arrive for a while.
                 self.links.retain(|(other, settled_at)| !other.has_ended() || now <= *settled_at);
+                // One for each node and no more, for as long as the lock is held.
+                self.links.reserve_exact(1);
                 self.links.push((link.clone(), settled_at));
             }
         }
