@@ -3,12 +3,14 @@
 //!
 //! There are two ways. By the keeper's runtime, the thread of the keeper does the I/O and wakes the caller. With a runtime
 //! of its own the caller does it itself, which saves two of four context switches for each round trip; that is for stores whose
-//! connections belong to a runtime and which leave nothing to it when a call is over. Such a runtime stands still between calls, with
-//! the connection that the store pushes losses to: while locks are held, a thread turns them now and then.
+//! connections belong to a runtime and which leave nothing to it when a call is over. Where answers come at once it does not even
+//! sleep for them. Such a runtime stands still between calls, with the connection that the store pushes losses to: while locks are
+//! held, a thread turns them now and then.
 
+use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -25,6 +27,10 @@ const SIGNALS: Duration = Duration::from_millis(50);
 
 /// The most runtimes, and with them connections to each server; further calls at the same time go by the keeper.
 const MOST: usize = 16;
+
+/// How long a call looks for its answer before it sleeps, if the server is nearby: on an idle machine, waking up takes longer than
+/// such a server takes to answer.
+const NEARBY: Duration = Duration::from_micros(100);
 
 /// How long a pushed loss may lie unread.
 const TURN: Duration = Duration::from_millis(100);
@@ -43,27 +49,63 @@ pub(crate) fn drive(job: Job, way: Way) -> PyResult<Outcome> {
     match way {
         Way::Direct => {
             let spares = SPARES.get();
-            let Some(runtime) = spares.take() else { return by_the_keeper(job) };
-            let outcome = by_ourselves(job, &runtime);
-            spares.idle().push(runtime);
+            let Some(mut driver) = spares.take() else { return by_the_keeper(job) };
+            let outcome = driver.run(job, spares);
+            spares.idle().push(driver);
             outcome
         }
         Way::Keeper => by_the_keeper(job),
     }
 }
 
-fn by_ourselves(job: Job, runtime: &Runtime) -> PyResult<Outcome> {
-    // Also where the job is dropped half-way: what it leaves behind is spawned here.
-    let _inside = runtime.enter();
-    let mut job = job;
-    if !is_main_thread() {
-        return Ok(runtime.block_on(job));
+/// A runtime that a calling thread turns.
+struct Driver {
+    runtime: Runtime,
+    /// How many calls in a row had their answers soon. One that waited for a lock is none of them, nor is its release enough.
+    soon: u32,
+}
+
+impl Driver {
+    fn run(&mut self, mut job: Job, spares: &Spares) -> PyResult<Outcome> {
+        let runtime = &self.runtime;
+        // Also where the job is dropped half-way: what it leaves behind is spawned here.
+        let _inside = runtime.enter();
+        let started = Instant::now();
+        if self.soon > 1
+            && let Some(_alone) = spares.look()
+            && let Some(outcome) = runtime.block_on(within(started + NEARBY, &mut job))
+        {
+            return Ok(outcome);
+        }
+        let outcome = if is_main_thread() {
+            loop {
+                match runtime.block_on(async { tokio::time::timeout(SIGNALS, &mut job).await }) {
+                    Ok(outcome) => break outcome,
+                    // Not inside the runtime: a handler may make calls of its own.
+                    Err(_) => Python::attach(|py| py.check_signals())?,
+                }
+            }
+        } else {
+            runtime.block_on(job)
+        };
+        // Of a call that has slept, half is waking up.
+        self.soon = if started.elapsed() < 2 * NEARBY { self.soon.saturating_add(1) } else { 0 };
+        Ok(outcome)
     }
+}
+
+/// Turns the runtime without sleeping until the job is done or its time is up.
+async fn within(end: Instant, job: &mut Job) -> Option<Outcome> {
     loop {
-        match runtime.block_on(async { tokio::time::timeout(SIGNALS, &mut job).await }) {
-            Ok(outcome) => return Ok(outcome),
-            // Not inside the runtime: a handler may make calls of its own.
-            Err(_) => Python::attach(|py| py.check_signals())?,
+        let polled = poll_fn(|context| Poll::Ready(job.as_mut().poll(context))).await;
+        match polled {
+            Poll::Ready(outcome) => return Some(outcome),
+            Poll::Pending if Instant::now() >= end => return None,
+            Poll::Pending => {
+                // Others may need the processor, and the runtime has to see what has come.
+                std::thread::yield_now();
+                tokio::task::yield_now().await;
+            }
         }
     }
 }
@@ -117,8 +159,10 @@ pub(crate) fn tidy() {
 /// The runtimes of this process that nobody uses now; the last one was used last.
 #[derive(Default)]
 struct Spares {
-    idle: Mutex<Vec<Runtime>>,
+    idle: Mutex<Vec<Driver>>,
     made: AtomicUsize,
+    /// One that looks for its answer without sleeping.
+    looking: AtomicBool,
     /// Guards whose losses are pushed to one of them.
     held: AtomicUsize,
     turner: OnceLock<Option<Thread>>,
@@ -151,14 +195,23 @@ impl Drop for Listening {
     }
 }
 
+/// The only thread that looks for its answer without sleeping.
+struct Looking<'a>(&'a AtomicBool);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
 static SPARES: PerProcess<Spares> = PerProcess::new();
 
 impl Spares {
-    fn idle(&self) -> MutexGuard<'_, Vec<Runtime>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Driver>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Runtime> {
+    fn take(&self) -> Option<Driver> {
         let idle = self.idle().pop();
         if idle.is_some() {
             return idle;
@@ -166,13 +219,20 @@ impl Spares {
         if self.made.fetch_add(1, SeqCst) < MOST
             && let Ok(runtime) = Builder::new_current_thread().enable_all().build()
         {
-            return Some(runtime);
+            return Some(Driver { runtime, soon: 0 });
         }
         self.made.fetch_sub(1, SeqCst);
         None
     }
 
-    fn take_at(&self, place: usize) -> Option<Runtime> {
+    /// Lets one thread at a time look for its answer, and none where the server would need the same processor.
+    fn look(&self) -> Option<Looking<'_>> {
+        static SEVERAL: LazyLock<bool> =
+            LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|count| count.get() > 1));
+        (*SEVERAL && !self.looking.swap(true, SeqCst)).then(|| Looking(&self.looking))
+    }
+
+    fn take_at(&self, place: usize) -> Option<Driver> {
         let mut idle = self.idle();
         (place < idle.len()).then(|| idle.remove(place))
     }
@@ -180,15 +240,15 @@ impl Spares {
     fn turn_once(&self) {
         // One at a time, and back to its place: callers take them from the other end.
         let mut place = 0;
-        while let Some(runtime) = self.take_at(place) {
-            runtime.block_on(async {
+        while let Some(driver) = self.take_at(place) {
+            driver.runtime.block_on(async {
                 for _ in 0..4 {
                     tokio::task::yield_now().await;
                 }
             });
             let mut idle = self.idle();
             let back = place.min(idle.len());
-            idle.insert(back, runtime);
+            idle.insert(back, driver);
             place += 1;
         }
     }
