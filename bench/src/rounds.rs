@@ -17,6 +17,11 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
+    pub(crate) fn add(&mut self, time: Duration) {
+        self.times.push(time);
+        self.took += time;
+    }
+
     pub(crate) fn median(&self) -> Duration {
         Times::new(self.times.clone(), self.took).percentile(50).unwrap_or_default()
     }
