@@ -87,6 +87,15 @@ async fn a_revocation_reaches_who_of_a_row_has_the_lock() {
 }
 
 #[tokio::test]
+async fn the_next_of_a_row_asks_the_server_at_once_if_the_lock_is_detached() {
+    let server = Server::start();
+    let (_locks, first, mut second) = pair(&server).await;
+    first.detach().await.unwrap();
+    poll_once(&mut second).await;
+    until("it stands in the queue", async || server.cli(&["LLEN", "{lock:a}:queue"]).trim() == "1").await;
+}
+
+#[tokio::test]
 async fn one_of_a_row_can_be_detached_and_nobody_of_it_comes_behind() {
     let server = Server::start();
     let (_locks, mut crowd, first) = row(&server, 4).await;

@@ -1,13 +1,16 @@
 //! Rows in which somebody learns late what has become of the lock.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use fencepost::{Guard, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Server;
 use tokio::runtime::Runtime;
 
-use crate::stage::{Waiter, certain_no_more, connect, lock, pair, poll_once, release, row, waiter, waiters};
+use crate::stage::{
+    Waiter, certain_no_more, connect, lock, pair, poll_once, release, row, waiter, waiters, waiters_for,
+};
 use crate::waiting::{bounded, until};
 
 /// The server has served the first who waits, and then has the lock for the one before it again, as after an operator has
@@ -158,4 +161,24 @@ fn a_release_that_worked_says_so_though_one_behind_it_was_made_twice() {
     });
     ours.block_on(one).unwrap();
     theirs.block_on(third.release()).unwrap();
+}
+
+#[tokio::test]
+async fn a_turn_that_is_slept_through_does_not_end_the_wait() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let lock = locks.lock("a").ttl(Duration::from_secs(2));
+    let guard = lock.acquire().await.unwrap();
+    let mut waiters = waiters_for(&lock, 2).await;
+    guard.release().await.unwrap();
+    let first = waiters.remove(0).await.unwrap();
+    let token = first.token();
+    first.release().await.unwrap();
+    until("nobody has looked at the second for too long", async || server.cli(&["GET", "lock:a"]).is_empty())
+        .await;
+    let second = bounded("it waits on", waiters.remove(0)).await.unwrap();
+    assert!(second.token() > token);
+    second.release().await.unwrap();
+    until("nothing is left", async || server.cli(&["EXISTS", "lock:a", "{lock:a}:queue"]).trim() == "0")
+        .await;
 }

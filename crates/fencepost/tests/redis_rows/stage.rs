@@ -129,9 +129,13 @@ pub(crate) async fn pair(server: &Server) -> (Locks, Guard, Waiter) {
 }
 
 pub(crate) async fn waiters(locks: &Locks, count: usize) -> Vec<Waiter> {
+    waiters_for(&lock(locks), count).await
+}
+
+pub(crate) async fn waiters_for(lock: &Lock, count: usize) -> Vec<Waiter> {
     let mut waiters = Vec::new();
     for _ in 0..count {
-        let lock = lock(locks);
+        let lock = lock.clone();
         let mut waiter: Waiter = Box::pin(async move { lock.acquire().await });
         poll_once(&mut waiter).await;
         waiters.push(waiter);

@@ -47,6 +47,13 @@ impl Cohorts {
         lock(&self.0).get(name).is_some_and(|cohort| cohort.heirs > 1 || !cohort.seats.is_empty())
     }
 
+    /// Lets the first who waits ask the server: no holder of this process hands it the lock.
+    pub(super) fn prompt(&self, name: &Name) {
+        if let Some(first) = lock(&self.0).get(name).and_then(|cohort| cohort.seats.front()) {
+            first.prompt();
+        }
+    }
+
     /// Chooses the waiters that a holder hands the lock to, by how many turns it has had in this process: the first one that
     /// waits now, and those behind it that want it for as long.
     pub(super) fn choose(&self, name: &Name, handed: usize) -> Option<Choice> {

@@ -110,8 +110,11 @@ impl Hold for Held {
             Some(row) => self.step_out(row, &mut giving.identities, term).await?,
             None => self.renew(term).await?,
         };
-        // Whoever attaches it gives it back.
-        giving.done = matches!(renewal, Renewal::Renewed { .. });
+        if matches!(renewal, Renewal::Renewed { .. }) {
+            // Whoever attaches it gives it back.
+            giving.done = true;
+            self.cohorts.prompt(&self.name);
+        }
         Ok(renewal)
     }
 

@@ -197,6 +197,15 @@ impl Seat {
         }
     }
 
+    /// It shall ask the server, if it waits.
+    pub(super) fn prompt(&self) {
+        let mut state = lock(&self.state);
+        if matches!(state.place, Place::Waiting) {
+            state.place = Place::Asking;
+            self.news.notify_one();
+        }
+    }
+
     /// What it was chosen for has no outcome: it shall ask the server; `false` if it is gone.
     pub(super) fn ask(&self) -> bool {
         let mut state = lock(&self.state);
