@@ -5,7 +5,7 @@ use std::time::Instant;
 use fencepost::FencingToken;
 use fencepost::fence::redis::SCRIPT;
 use fencepost::fence::{Fence, Redis, postgres as fence_postgres};
-use fencepost_testkit::{postgres, redis};
+use fencepost_testkit::{Folder, postgres, redis};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls, Statement};
 
@@ -193,7 +193,7 @@ fn in_postgres(rounds: usize) {
 
 /// A guarded value beside the same replacement of a file: temporary file, fsync, rename, fsync of the directory.
 fn in_files(rounds: usize) {
-    let (folder, runtime) = (tempfile::tempdir().expect("a temporary folder"), runtime());
+    let (folder, runtime) = (Folder::new("bench"), runtime());
     let url = format!("file://{}", folder.path().join("values").display());
     let fence = runtime.block_on(Fence::connect(&url)).expect("a folder");
     let active = runtime.block_on(fence.resource("bench").activate(token())).expect("a token");

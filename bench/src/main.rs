@@ -26,6 +26,7 @@ mod zookeeper;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use fencepost_testkit::Folder;
 use fencepost_testkit::redis::Server;
 
 /// What can be chosen by name, and how it is run with so many rounds.
@@ -55,7 +56,7 @@ fn redis(rounds: usize) {
 }
 
 fn file(rounds: usize) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = Folder::new("bench");
     cycle::file(folder.path(), rounds);
     wake::file(folder.path(), rounds);
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::results::{Goal, progress};
 use crate::rounds::{Slice, report_number, report_times};
+use fencepost_testkit::Folder;
 
 const PAIRS: usize = 20;
 
@@ -13,7 +14,7 @@ pub(crate) fn run(rounds: usize) {
     let Some(program) = program() else {
         return println!("start-up is not measured: build the command first (`make build`)");
     };
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = Folder::new("bench");
     let (store, lock) =
         (format!("file://{}", folder.path().join("locks").display()), folder.path().join("lock"));
     let ours = || {

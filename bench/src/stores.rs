@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fencepost::Locks;
-use fencepost_testkit::{etcd, postgres, redis, zookeeper};
+use fencepost_testkit::{Folder, etcd, postgres, redis, zookeeper};
 use serde_json::{Value, json};
 
 use crate::cycle::runtime;
@@ -18,7 +18,7 @@ pub(crate) fn run(rounds: usize) {
     };
     let each = format!("{}ms", 100 * rounds);
     let measure = |store: &str, url: &str| measure(&program, (store, url), &each);
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = Folder::new("bench");
     measure("file", &format!("file://{}", folder.path().display()));
     measure("Redis", &redis::Server::start().url());
     let fleet = redis::Fleet::start(5);

@@ -1,5 +1,6 @@
 //! The bench runs, and leaves what other programs read.
 
+use fencepost_testkit::Folder;
 use std::process::Command;
 
 use serde_json::Value;
@@ -10,7 +11,7 @@ fn bench(words: &[&str]) -> std::process::Output {
 
 #[test]
 fn a_part_leaves_its_figures_and_a_picture() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = Folder::new("results");
     let into = folder.path().to_str().expect("a plain name");
     let output = bench(&["--rounds", "1", "--into", into, "file"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
 use common::example;
-use fencepost_testkit::eventually;
+use fencepost_testkit::{Folder, eventually};
 
 /// The number behind `(pid `.
 fn pid(line: &str) -> &str {
@@ -16,7 +16,7 @@ fn pid(line: &str) -> &str {
 
 #[test]
 fn a_killed_example_takes_its_frozen_process_its_server_and_its_files_along() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("cleanup");
     let mut killed = example("stale-writer")
         .args(["--resource", "file"])
         .env("TMPDIR", folder.path())

@@ -4,6 +4,7 @@
 //! `redis-server` reads the wall clock with `gettimeofday` and `time`, the libraries it loads with
 //! `clock_gettime`, too; all its timers are monotonic and stay as they are.
 
+use crate::Folder;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ impl Clock {
 fn compiled() -> &'static [u8] {
     static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
     COMPILED.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = Folder::new("clock");
         let (source, library) = (folder.path().join("clock.c"), folder.path().join("clock.so"));
         fs::write(&source, SOURCE).expect("the folder is writable");
         let output = Command::new("cc")

@@ -5,14 +5,12 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use crate::etcd::Cluster;
 use crate::history::{Cause, Excuse};
 use crate::process::state;
 use crate::redis::Fleet;
 use crate::zookeeper::Ensemble;
-use crate::{postgres, redis, zookeeper};
+use crate::{Folder, postgres, redis, zookeeper};
 
 /// Which store, on how many servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +146,7 @@ pub struct Local {
 
 #[derive(Debug)]
 enum Servers {
-    None { _folder: TempDir },
+    None { _folder: Folder },
     Redis(Fleet),
     Postgres(postgres::Server),
     Etcd(Cluster),
@@ -164,10 +162,7 @@ impl Local {
     pub fn start(kind: Kind, ttl: Duration) -> Self {
         let (url, servers) = match kind {
             Kind::File => {
-                let folder = tempfile::Builder::new()
-                    .prefix("fencepost-locks-")
-                    .tempdir()
-                    .expect("a temporary folder");
+                let folder = Folder::new("locks");
                 (format!("file://{}", folder.path().display()), Servers::None { _folder: folder })
             }
             Kind::Redis => {

@@ -110,10 +110,11 @@ impl Drop for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Folder;
 
     #[test]
     fn the_end_of_the_pipe_alone_ends_server_and_folder() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Folder::new("process");
         let mut process = Process::start(folder.path(), &[], "sleep", &["1000"]);
         // What the kernel does to the pipe of a killed test.
         drop(process.supervisor.stdin.take());

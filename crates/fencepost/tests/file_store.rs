@@ -7,24 +7,24 @@
 #[path = "common/family.rs"]
 mod family;
 
+use fencepost_testkit::Folder;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use fencepost::{Error, Guard, Handle, Locks, Loss, State};
-use tempfile::TempDir;
 
 use family::{Family, Stray, say, wait_for_parent};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-struct Directory(TempDir);
+struct Directory(Folder);
 
 impl Directory {
     fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(Folder::new("file-store"))
     }
 
     fn url(&self) -> String {
@@ -485,7 +485,7 @@ async fn urls_that_make_no_sense_are_refused() {
 
 #[test]
 fn the_default_directory_is_in_the_users_home() {
-    let home = tempfile::tempdir().unwrap();
+    let home = Folder::new("file-store");
     let (_, said) = Family::start("child", "connect", "file:", |command| {
         command.env_remove("XDG_STATE_HOME").env("HOME", home.path());
     });

@@ -5,10 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use fencepost_testkit::{eventually, redis::Server};
+use fencepost_testkit::{Folder, eventually, redis::Server};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// Undoes what a runner in the background or under `nohup` does to its children: they would ignore the signals that
 /// these tests are about.
@@ -28,14 +27,14 @@ fn heed_signals() {
 /// A store that ends with the test, and a folder for what commands write.
 pub(crate) struct Store {
     pub(crate) url: String,
-    folder: TempDir,
+    folder: Folder,
     pub(crate) server: Option<Server>,
 }
 
 impl Store {
     pub(crate) fn file() -> Self {
         heed_signals();
-        let folder = TempDir::new().unwrap();
+        let folder = Folder::new("command");
         let url = format!("file://{}", folder.path().join("locks").display());
         Self { url, folder, server: None }
     }
@@ -46,13 +45,13 @@ impl Store {
 
     pub(crate) fn on(server: Server) -> Self {
         heed_signals();
-        Self { url: server.url(), folder: TempDir::new().unwrap(), server: Some(server) }
+        Self { url: server.url(), folder: Folder::new("command"), server: Some(server) }
     }
 
     /// A store at a URL.
     pub(crate) fn at(url: String) -> Self {
         heed_signals();
-        Self { url, folder: TempDir::new().unwrap(), server: None }
+        Self { url, folder: Folder::new("command"), server: None }
     }
 
     /// `fencepost WORDS…` on this store, in its folder.

@@ -8,12 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 use super::{ports, temporary};
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
-use crate::{Certificates, eventually};
+use crate::{Certificates, Folder, eventually};
 
 /// One etcd process.
 #[derive(Debug)]
@@ -23,7 +22,7 @@ pub struct Member {
     ports: [u16; 3],
     arguments: Vec<String>,
     process: Option<Process>,
-    folder: TempDir,
+    folder: Folder,
 }
 
 impl Member {

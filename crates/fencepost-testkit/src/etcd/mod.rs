@@ -8,12 +8,10 @@ use std::ops::{Index, IndexMut};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use tempfile::TempDir;
-
 pub use member::Member;
 
 use crate::eventually::{LIMIT, within};
-use crate::{Certificates, eventually, port};
+use crate::{Certificates, Folder, eventually, port};
 
 /// How a cluster shall be started.
 #[derive(Clone, Debug, Default)]
@@ -259,8 +257,8 @@ impl IndexMut<usize> for Cluster {
     }
 }
 
-fn temporary() -> TempDir {
-    tempfile::Builder::new().prefix("fencepost-etcd-").tempdir().expect("a temporary folder")
+fn temporary() -> Folder {
+    Folder::new("etcd")
 }
 
 fn ports() -> [u16; 3] {

@@ -3,12 +3,10 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
-use tempfile::TempDir;
-
 use super::{Server, give, user_words};
 use crate::eventually::{LIMIT, within};
-use crate::port;
 use crate::process::Process;
+use crate::{Folder, port};
 
 /// For how long a client keeps its connection to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +24,7 @@ pub enum Pooling {
 pub struct Bouncer {
     port: u16,
     _process: Process,
-    _folder: TempDir,
+    _folder: Folder,
 }
 
 impl Bouncer {
@@ -35,8 +33,7 @@ impl Bouncer {
     /// # Panics
     /// If it does not start.
     pub fn start(server: &Server, pooling: Pooling) -> Self {
-        let folder =
-            tempfile::Builder::new().prefix("fencepost-pgbouncer-").tempdir().expect("a temporary folder");
+        let folder = Folder::new("pgbouncer");
         give(folder.path());
         for _ in 0..10 {
             let port = port::free();

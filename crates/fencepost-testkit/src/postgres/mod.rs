@@ -16,14 +16,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 pub use bouncer::{Bouncer, Pooling};
 pub use config::Config;
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
-use crate::{Certificates, eventually, port};
+use crate::{Certificates, Folder, eventually, port};
 
 /// A running server. Dropping it ends the processes and removes its folder.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ pub struct Server {
     port: u16,
     certificates: Option<Certificates>,
     process: Option<Process>,
-    folder: TempDir,
+    folder: Folder,
 }
 
 impl Server {
@@ -69,8 +68,7 @@ impl Server {
     }
 
     fn launched(config: Config, fill: impl FnOnce(&Self)) -> Self {
-        let folder =
-            tempfile::Builder::new().prefix("fencepost-postgres-").tempdir().expect("a temporary folder");
+        let folder = Folder::new("postgres");
         give(folder.path());
         let certificates = config.tls.then(|| Certificates::make(folder.path()));
         if let Some(files) = &certificates {

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 pub use config::Config;
 pub use fleet::Fleet;
@@ -18,7 +17,7 @@ pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
-use crate::{Certificates, Clock, eventually, port};
+use crate::{Certificates, Clock, Folder, eventually, port};
 use resp::Connection;
 
 /// A running server. Dropping it kills the process and removes its folder.
@@ -29,7 +28,7 @@ pub struct Server {
     certificates: Option<Certificates>,
     clock: Option<Clock>,
     process: Option<Process>,
-    folder: TempDir,
+    folder: Folder,
 }
 
 impl Server {
@@ -51,8 +50,7 @@ impl Server {
             is_installed(),
             "redis-server is not installed; run `make deps`, or install the Debian package `redis-server`"
         );
-        let folder =
-            tempfile::Builder::new().prefix("fencepost-redis-").tempdir().expect("a temporary folder");
+        let folder = Folder::new("redis");
         let certificates = config.tls.map(|tls| match tls.expired {
             false => Certificates::make(folder.path()),
             true => Certificates::make_expired(folder.path()),

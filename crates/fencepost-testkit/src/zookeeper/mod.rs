@@ -13,7 +13,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 pub use client::{Client, Mode};
 pub use ensemble::Ensemble;
@@ -21,7 +20,7 @@ pub use relay::{Operation, Relay};
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
-use crate::{eventually, port};
+use crate::{Folder, eventually, port};
 
 const FOLDER: &str = "/usr/share/java";
 const JARS: [&str; 7] = [
@@ -58,7 +57,7 @@ pub struct Server {
     /// What its configuration says besides the common settings and its port.
     settings: String,
     process: Option<Process>,
-    folder: TempDir,
+    folder: Folder,
 }
 
 impl Server {
@@ -91,8 +90,7 @@ impl Server {
             Path::new(FOLDER).join(JARS[0]).is_file(),
             "ZooKeeper is not installed; run `make deps`, or install the Debian package `zookeeper`"
         );
-        let folder =
-            tempfile::Builder::new().prefix("fencepost-zookeeper-").tempdir().expect("a temporary folder");
+        let folder = Folder::new("zookeeper");
         Self { port, settings, process: None, folder }
     }
 

@@ -1,7 +1,7 @@
 //! Every form of a Redis URL leads to a lock: password, user, TLS, client certificate, unix socket, database.
 
 use fencepost::{Error, Locks};
-use fencepost_testkit::{Certificates, redis::Server};
+use fencepost_testkit::{Certificates, Folder, redis::Server};
 
 use crate::stage::{bounded, take};
 
@@ -62,7 +62,7 @@ async fn by_tls_with_and_without_a_client_certificate() {
 #[tokio::test]
 async fn a_server_that_nobody_we_trust_has_signed_is_refused() {
     let server = Server::config().tls().start();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("connecting");
     let strangers = Certificates::make(folder.path());
     let url = format!("rediss://{}?ca={}", server.addr(), strangers.ca.display());
     let error = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();

@@ -9,8 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, blocking, memory};
-use fencepost_testkit::{LIMIT, Proxy, etcd, postgres, redis, zookeeper};
-use tempfile::TempDir;
+use fencepost_testkit::{Folder, LIMIT, Proxy, etcd, postgres, redis, zookeeper};
 
 pub(crate) use self::waiting::{bounded, until};
 
@@ -30,7 +29,7 @@ pub(crate) fn ms(milliseconds: u64) -> Duration {
 /// One store, empty at the start and gone at the end.
 pub(crate) enum Stage {
     Memory(memory::Store),
-    File(TempDir),
+    File(Folder),
     Redis(Box<redis::Server>),
     Redlock(Box<redis::Fleet>),
     Zookeeper(Zookeeper),
@@ -82,7 +81,7 @@ impl Stage {
     }
 
     pub(crate) fn file() -> Self {
-        Self::File(tempfile::Builder::new().prefix("fencepost-file-").tempdir().unwrap())
+        Self::File(Folder::new("file"))
     }
 
     pub(crate) fn redis() -> Self {

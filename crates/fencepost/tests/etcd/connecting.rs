@@ -1,6 +1,7 @@
 //! Users, passwords and certificates.
 
 use fencepost::{Error, Locks};
+use fencepost_testkit::Folder;
 use fencepost_testkit::etcd::Cluster;
 
 use crate::stage::{bounded, connect, patient, take, waiter};
@@ -74,7 +75,7 @@ async fn by_tls_with_and_without_a_client_certificate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_nobody_we_trust_has_signed_is_refused() {
     let cluster = Cluster::config().tls().start(1);
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("connecting");
     let strangers = fencepost_testkit::Certificates::make(folder.path());
     let url = format!("etcds://{}?ca={}", cluster[0].addr(), strangers.ca.display());
     let error = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();

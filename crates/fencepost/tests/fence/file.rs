@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use fencepost::fence::{Error, Fence};
-use fencepost_testkit::eventually;
+use fencepost_testkit::{Folder, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stage::{bounded, token};
@@ -94,7 +94,7 @@ impl Drop for Writer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_writer_leaves_a_whole_value_and_its_token() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("file");
     let place = folder.path().join("values");
     let fence = open(&place).await;
     for round in 1..=8u64 {
@@ -120,7 +120,7 @@ async fn a_killed_writer_leaves_a_whole_value_and_its_token() {
 /// A kill leaves what everybody sees at that moment. So this is hundreds of kills.
 #[test]
 fn whoever_looks_at_any_moment_sees_a_whole_value_that_never_goes_back() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("file");
     let mut writer = Writer::start(folder.path(), 7);
     writer.wrote().expect("it writes");
     let (mut last, mut changes) = (0, 0);
@@ -136,7 +136,7 @@ fn whoever_looks_at_any_moment_sees_a_whole_value_that_never_goes_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_writer_holds_others_up_for_a_bounded_time_and_is_refused_later() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("file");
     let mut writer = Writer::start(folder.path(), 7);
     writer.wrote().expect("it writes");
     // Again until it was stopped with the flock in its hands.
@@ -164,7 +164,7 @@ async fn a_stopped_writer_holds_others_up_for_a_bounded_time_and_is_refused_late
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_file_is_reported_and_not_touched() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("file");
     let fence = open(folder.path()).await;
     fence.resource("a").activate(token(7)).await.unwrap().write("money").await.unwrap();
     let path = folder.path().join("a.value");

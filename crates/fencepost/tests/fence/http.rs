@@ -18,6 +18,7 @@ use tower_service::Service as _;
 
 use crate::stage::{bounded, token};
 use crate::subjects::{Kind, Subject};
+use fencepost_testkit::Folder;
 
 /// One account. `PUT` sets it to the body, everything else reads it.
 #[derive(Clone)]
@@ -240,7 +241,7 @@ async fn patience_has_an_end() {
 
 #[tokio::test]
 async fn tokens_are_remembered_over_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("http");
     let url = format!("file://{}", folder.path().display());
     let account = Account::new();
     let service = layer(Fence::connect(&url).await.unwrap()).layer(account.clone());
@@ -267,7 +268,7 @@ async fn a_place_that_is_out_of_reach_lets_nobody_in() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn in_a_crowd_holders_come_one_after_the_other() {
     let account = Account::new();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("http");
     let fence = Fence::connect(&format!("file://{}?timeout=20s", folder.path().display())).await.unwrap();
     let service = layer(fence).layer(account.clone());
     let mut tasks = JoinSet::new();

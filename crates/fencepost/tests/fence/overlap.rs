@@ -9,6 +9,7 @@ use fencepost::fence::{Fence, postgres::activate_with};
 use tokio::task::JoinSet;
 
 use crate::stage::{Database, bounded, calm, redis, token};
+use fencepost_testkit::Folder;
 
 const LANES: usize = 4;
 const TOKENS: u64 = 120;
@@ -84,7 +85,7 @@ async fn overlap(url: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn additions_in_a_file_are_not_lost() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("overlap");
     overlap(&calm(&format!("file://{}", folder.path().display()))).await;
 }
 

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fencepost::FencingToken;
 use fencepost::fence::Fence;
-use fencepost_testkit::{postgres, redis};
-use tempfile::TempDir;
+use fencepost_testkit::{Folder, postgres, redis};
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) use self::waiting::{bounded, until};
@@ -40,12 +39,12 @@ pub(crate) fn calm(url: &str) -> String {
 pub(crate) struct Place {
     pub(crate) kind: &'static str,
     pub(crate) fence: Fence,
-    _folder: Option<TempDir>,
+    _folder: Option<Folder>,
 }
 
 /// One of each kind.
 pub(crate) async fn places() -> Vec<Place> {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("stage");
     let file = format!("file://{}", folder.path().join("values").display());
     let urls = [
         ("memory", "memory:".to_owned(), None),

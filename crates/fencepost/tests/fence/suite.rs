@@ -3,6 +3,7 @@
 use fencepost::fence::{Error, Fence, StaleToken};
 
 use crate::stage::{Database, bounded, calm, fresh, places, redis, token};
+use fencepost_testkit::Folder;
 
 fn refusal(said: Result<(), Error>) -> Option<StaleToken> {
     said.err().map(|error| error.stale().unwrap_or_else(|| panic!("{error}")).clone())
@@ -133,7 +134,7 @@ async fn bad_names_and_urls_are_refused_before_anything_happens() {
 
 #[test]
 fn the_blocking_interface_refuses_the_same() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("suite");
     let file = format!("file://{}", folder.path().display());
     let urls = ["memory:".to_owned(), file, calm(&redis().url()), Database::new().url()];
     for url in urls {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fencepost::{Error, Locks};
 use fencepost_testkit::etcd::Cluster;
-use fencepost_testkit::{LIMIT, eventually};
+use fencepost_testkit::{Folder, LIMIT, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::LONG;
@@ -111,7 +111,7 @@ async fn a_killed_etcdctl_is_followed_when_its_lease_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_crowd_is_inside_one_at_a_time() {
     let cluster = Arc::new(Cluster::start(1));
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("etcdctl");
     // `mkdir` fails if another one is inside.
     let inside = folder.path().join("inside");
     let script = format!("mkdir {0} && echo in && rmdir {0} || echo two", inside.display());

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 
 use fencepost::{Error, Locks};
-use fencepost_testkit::{Certificates, postgres::Server};
+use fencepost_testkit::{Certificates, Folder, postgres::Server};
 
 use crate::stage::{Database, bounded, calm, take};
 
@@ -169,7 +169,7 @@ async fn by_tls_with_a_server_that_somebody_we_trust_has_signed() {
         calm(&server.url(&database)).replace("127.0.0.1", "localhost")
     ))
     .await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("login");
     let strangers = Certificates::make(folder.path());
     let url = format!("{}&sslmode=verify-full&ca={}", calm(&server.url(&database)), strangers.ca.display());
     let error = bounded("connecting ends", Locks::connect(&url)).await.unwrap_err();

@@ -2,7 +2,7 @@
 
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::redis::{Fleet, Server};
-use fencepost_testkit::{Clock, Proxy};
+use fencepost_testkit::{Clock, Folder, Proxy};
 
 use crate::children::client_with;
 use crate::family::Family;
@@ -161,8 +161,8 @@ async fn s14_a_client_whose_clock_is_ten_years_off_moves_no_counter_out_of_bound
 }
 
 /// A client with a wall clock of its own.
-fn with_clock(url: &str, seconds: i64) -> (Clock, Family, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+fn with_clock(url: &str, seconds: i64) -> (Clock, Family, Folder) {
+    let folder = Folder::new("clocks");
     let clock = Clock::make(folder.path());
     clock.set(seconds);
     let client = client_with(url, |command| {

@@ -5,19 +5,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost::{Error, Guard, Locks};
-use tempfile::TempDir;
 
 use crate::children::CHILD;
 use crate::family::{Family, Stray, say, wait_for_parent};
 use crate::fleet::bounded;
+use fencepost_testkit::Folder;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct Directory(TempDir);
+struct Directory(Folder);
 
 impl Directory {
     fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(Folder::new("embedded"))
     }
 
     fn url(&self) -> String {

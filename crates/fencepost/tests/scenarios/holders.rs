@@ -7,7 +7,7 @@ use fencepost::{Guard, Locks, State};
 use fencepost_testkit::etcd::Cluster;
 use fencepost_testkit::redis::{Fleet, Server};
 use fencepost_testkit::zookeeper::{self, Ensemble};
-use fencepost_testkit::{LIMIT, Proxy};
+use fencepost_testkit::{Folder, LIMIT, Proxy};
 
 use crate::children::client;
 use crate::database::Database;
@@ -22,7 +22,7 @@ const NAMED: &str = "max_ttl=20m&deployment=test";
 
 /// A resource that is a file.
 async fn is_stopped_past_its_lease(url: &str, through: &str, links: &[Proxy]) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("holders");
     is_refused_by(&format!("file://{}", folder.path().display()), url, through, links).await;
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use fencepost::{Error, Locks, Loss};
+use fencepost_testkit::Folder;
 use fencepost_testkit::redis::{Fleet, Reply, Server};
 
 use crate::fleet::{
@@ -118,7 +119,7 @@ async fn s22_a_node_that_cannot_save_has_no_vote() {
     let locks = connect(&fleet, PATIENT).await;
     let guard = take(&locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new("troubles");
     fleet[0].cli(&["CONFIG", "SET", "save", "3600 1", "dir", folder.path().to_str().unwrap()]);
     drop(folder);
     fleet[0].cli(&["BGSAVE"]);
