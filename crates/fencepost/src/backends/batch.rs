@@ -52,28 +52,24 @@ impl<T: Send + 'static> Batches<T> {
         }
     }
 
-    /// Sends whole batches, and what is left if nobody joined since there were `before`. How many wait; `None` if it is over.
-    fn send_some(&self, mut before: usize, send: &impl Fn(Vec<T>)) -> Option<usize> {
-        loop {
-            let batch = {
-                let mut gathered = lock(&self.gathered);
-                let count = gathered.waiting.len();
-                if count < BATCH && count != before {
-                    return Some(count);
-                }
-                let rest = gathered.waiting.split_off(count.min(BATCH));
-                gathered.gathering = count >= BATCH;
-                std::mem::replace(&mut gathered.waiting, rest)
-            };
-            let full = batch.len() == BATCH;
-            if !batch.is_empty() {
-                send(batch);
+    /// Sends a whole batch, or what is left if nobody joined since there were `before`. How many wait then, if that is known; `None`
+    /// if it is over. One batch at a time: connections write it before the next one is put into their buffers.
+    fn send_some(&self, before: usize, send: &impl Fn(Vec<T>)) -> Option<usize> {
+        let batch = {
+            let mut gathered = lock(&self.gathered);
+            let count = gathered.waiting.len();
+            if count < BATCH && count != before {
+                return Some(count);
             }
-            if !full {
-                return None;
-            }
-            before = usize::MAX;
+            let rest = gathered.waiting.split_off(count.min(BATCH));
+            gathered.gathering = count >= BATCH;
+            std::mem::replace(&mut gathered.waiting, rest)
+        };
+        let full = batch.len() == BATCH;
+        if !batch.is_empty() {
+            send(batch);
         }
+        full.then_some(usize::MAX)
     }
 }
 

@@ -7,16 +7,16 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::{io, iter};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use super::pool::Pool;
-use super::resp::{self, Value};
+use super::resp::{self, Part, Value};
 use super::turn::{Step, Stepper, Turn};
 use crate::backend::lock;
 use crate::clock::Moment;
@@ -169,7 +169,7 @@ impl Connection {
         words: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Result<Reply, String> {
         let (sender, reply) = oneshot::channel();
-        self.put(words.len(), words, Some(Waiting::Receiver(sender)))?;
+        self.put(Some(Waiting::Receiver(sender)), |out| resp::encode(out, words.len(), words))?;
         Ok(reply)
     }
 
@@ -178,22 +178,20 @@ impl Connection {
         self.send(words.iter().map(|word| word.as_bytes()))
     }
 
-    /// Puts a command into the buffer, sent at `sent`; its words come in parts. `call` is called with the reply, without any detour: so that
+    /// Puts a command into the buffer, sent at `sent`. `call` is called with the reply, without any detour: so that
     /// many replies can come to one decision, and only that wakes somebody. Not called if this fails.
-    pub(in crate::backends) fn send_calling(
+    pub(in crate::backends) fn send_calling<'a>(
         &self,
-        parts: &[&[&str]],
+        parts: impl Iterator<Item = Part<'a>> + Clone,
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let count = parts.iter().map(|part| part.len()).sum();
-        let words = parts.iter().flat_map(|part| part.iter()).map(|word| word.as_bytes());
-        self.put(count, words, Some(Waiting::Call { sent, call }))
+        self.put(Some(Waiting::Call { sent, call }), |out| resp::encode_parts(out, parts))
     }
 
     /// Puts a command into the buffer that is answered by a push alone.
     pub(in crate::backends) fn send_unanswered(&self, words: &[&str]) -> Result<(), String> {
-        self.put(words.len(), words.iter().map(|word| word.as_bytes()), None)
+        self.put(None, |out| resp::encode_parts(out, iter::once(Part::Words(words))))
     }
 
     /// Asks for a step of a call that others may join, sent at `sent`. It goes behind all that was put into the buffer
@@ -224,16 +222,11 @@ impl Connection {
         Ok(())
     }
 
-    fn put<'a>(
-        &self,
-        count: usize,
-        words: impl Iterator<Item = &'a [u8]>,
-        answer_to: Option<Waiting>,
-    ) -> Result<(), String> {
+    fn put(&self, answer_to: Option<Waiting>, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), String> {
         let mut shared = lock(&self.shared);
         shared.check()?;
         shared.finish_turn();
-        resp::encode(&mut shared.outgoing, count, words);
+        encode(&mut shared.outgoing);
         shared.waiting += usize::from(answer_to.is_some());
         shared.unanswered.extend(answer_to);
         let sleeper = shared.sleeper();

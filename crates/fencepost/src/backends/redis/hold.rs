@@ -70,7 +70,7 @@ impl Hold for Held {
             // The others did not ask for so long a term.
             row.close();
         }
-        let found = renew(&self.renewals, &self.node, &self.keys.lock, self.identity(), term).await?;
+        let found = renew(&self.renewals, &self.node, self.keys.lock(), self.identity(), term).await?;
         Ok(match found {
             Found::Ours(sent) => {
                 if let Some(row) = &self.row {
@@ -136,7 +136,7 @@ impl Held {
         let token = i64::try_from(self.token.get()).unwrap_or_default();
         let (row_id, ttl) = (row.id.to_string(), milliseconds(term));
         let arguments = [row_id.as_str(), &ttl, &record::with_token(&self.value, token)];
-        let (lock, timeout) = ([self.keys.lock.as_str()], self.node.config().timeout.min(term));
+        let (lock, timeout) = ([self.keys.lock()], self.node.config().timeout.min(term));
         let answer = self.node.run(Script::Attach, On::Locks(&lock), &arguments, timeout, |_| {}).await?;
         let found =
             answer.value.as_list().map(|items| items.first().and_then(Value::as_text).unwrap_or_default());

@@ -8,24 +8,49 @@ use std::collections::BTreeSet;
 use super::resp::Value;
 use crate::{Error, Name, Result};
 
+/// Three keys in one piece: every held lock has them.
+#[derive(Clone, Debug)]
+pub(in crate::backends) struct Three {
+    text: Box<str>,
+    ends: [usize; 2],
+}
+
+impl Three {
+    /// The lock `name` and two keys beside it.
+    pub(in crate::backends) fn new(start: &str, name: &str, [second, third]: [&str; 2]) -> Self {
+        let lock = [start, name].concat();
+        let (second, third) = (beside(&lock, second), beside(&lock, third));
+        let ends = [lock.len(), lock.len() + second.len()];
+        Self { text: [lock, second, third].concat().into(), ends }
+    }
+
+    pub(in crate::backends) fn each(&self) -> [&str; 3] {
+        let [first, second] = self.ends;
+        [&self.text[..first], &self.text[first..second], &self.text[second..]]
+    }
+}
+
 /// The keys of one lock.
 #[derive(Clone, Debug)]
-pub(in crate::backends) struct Keys {
-    pub(in crate::backends) lock: String,
-    pub(in crate::backends) queue: String,
-    fence: String,
-}
+pub(in crate::backends) struct Keys(Three);
 
 impl Keys {
     pub(in crate::backends) fn new(start: &str, name: &str) -> Self {
-        let lock = [start, name].concat();
-        Self { queue: beside(&lock, "queue"), fence: beside(&lock, "fence:"), lock }
+        Self(Three::new(start, name, ["queue", "fence:"]))
+    }
+
+    pub(in crate::backends) fn lock(&self) -> &str {
+        self.0.each()[0]
+    }
+
+    pub(in crate::backends) fn queue(&self) -> &str {
+        self.0.each()[1]
     }
 
     /// The token counter. Each run of the server has its own: a server that comes back with old data must not go
     /// on counting from there, and a counter that is missing starts at the clock.
     pub(in crate::backends) fn fence(&self, run: &str) -> String {
-        [&self.fence, run].concat()
+        [self.0.each()[2], run].concat()
     }
 }
 
@@ -100,22 +125,23 @@ mod tests {
     #[test]
     fn the_lock_key_is_where_others_look_for_it() {
         let keys = Keys::new("lock:", "order:42");
-        assert_eq!(keys.lock, "lock:order:42");
-        assert_eq!(keys.queue, "{lock:order:42}:queue");
+        assert_eq!(keys.lock(), "lock:order:42");
+        assert_eq!(keys.queue(), "{lock:order:42}:queue");
         assert_eq!(keys.fence("ab"), "{lock:order:42}:fence:ab");
-        assert_eq!(Keys::new("app:lock:", "a}b").queue, "{app:lock:a%7Db}:queue");
+        assert_eq!(Keys::new("app:lock:", "a}b").queue(), "{app:lock:a%7Db}:queue");
         assert_eq!(pattern("lock:", "a*"), "lock:a\\**");
     }
 
     #[test]
     fn a_key_that_is_kept_about_a_lock_is_no_lock() {
         let keys = Keys::new("", "x");
-        for key in [keys.lock.as_str(), "{x}:cart", "{user}:token", "x:queue", "{x:queue"] {
+        for key in [keys.lock(), "{x}:cart", "{user}:token", "x:queue", "{x:queue"] {
             assert!(!is_ours("", key), "{key}");
             assert!(check("", &Name::new(key).unwrap()).is_ok(), "{key}");
         }
         let fence = keys.fence("ab");
-        for key in [&keys.queue, &fence, "{x}:waiters", "{x}:fence", "{fence:cart}:token", "{fencepost}:node"]
+        for key in
+            [keys.queue(), &fence, "{x}:waiters", "{x}:fence", "{fence:cart}:token", "{fencepost}:node"]
         {
             assert!(is_ours("", key), "{key}");
             assert!(check("", &Name::new(key).unwrap()).is_err(), "{key}");
@@ -127,7 +153,7 @@ mod tests {
         #[test]
         fn two_names_never_share_a_key(a in "[a-c{}%2-7BD]{1,8}", b in "[a-c{}%2-7BD]{1,8}") {
             let (left, right) = (Keys::new("", &a), Keys::new("", &b));
-            prop_assert_eq!(left.queue == right.queue, a == b);
+            prop_assert_eq!(left.queue() == right.queue(), a == b);
             prop_assert_eq!(left.fence("r") == right.fence("r"), a == b);
         }
     }

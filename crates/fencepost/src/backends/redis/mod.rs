@@ -108,7 +108,7 @@ impl Store {
         let fences: Vec<_> = keys.iter().map(|keys| link.fence(keys)).collect();
         let mut commands: Vec<[&str; 2]> = Vec::with_capacity(names.len() * 3);
         for (keys, fence) in keys.iter().zip(&fences) {
-            commands.extend([["GET", &keys.lock], ["PTTL", &keys.lock], ["GET", fence]]);
+            commands.extend([["GET", keys.lock()], ["PTTL", keys.lock()], ["GET", fence]]);
         }
         let commands: Vec<&[&str]> = commands.iter().map(|words| &words[..]).collect();
         let values = self.node.ask(&commands).await?;
@@ -163,7 +163,7 @@ impl Backend for Store {
         let (owner, ttl) = (handle.owner().to_string(), milliseconds(request.ttl));
         let letters = self.inbox.open(handle.owner(), request.signal.clone());
         let timeout = self.node.config().timeout.min(request.ttl);
-        let lock = [keys.lock.as_str()];
+        let lock = [keys.lock()];
         let answer =
             self.node.run(Script::Attach, On::Locks(&lock), &[&owner, &ttl], timeout, |_| {}).await?;
         let value: Arc<str> = match &answer.value {
@@ -243,7 +243,7 @@ impl Backend for Store {
             let Some(value) = value else {
                 return Err(Error::unsupported(
                     format!("force-releasing lock `{name}`, whose key is of another type,"),
-                    format!("look at the key `{}` and delete it by hand if it is safe to", keys.lock),
+                    format!("look at the key `{}` and delete it by hand if it is safe to", keys.lock()),
                 ));
             };
             if holder.owner.is_none() && !now {

@@ -140,7 +140,7 @@ impl Link {
         let keys: &[&str] = match on {
             On::One(keys) => {
                 fence = keys.fence(&self.run);
-                one = [keys.lock.as_str(), fence.as_str(), keys.queue.as_str()];
+                one = [keys.lock(), fence.as_str(), keys.queue()];
                 &one
             }
             On::Locks(keys) => keys,

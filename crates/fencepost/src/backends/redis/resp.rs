@@ -80,22 +80,79 @@ pub(super) fn words<'a>(out: &mut Vec<u8>, words: impl Iterator<Item = &'a [u8]>
 
 /// Appends a length or a count.
 pub(super) fn header(out: &mut Vec<u8>, kind: u8, number: usize) {
-    let mut digits = [0u8; 20];
-    let mut start = digits.len();
-    let mut rest = number;
+    out.push(kind);
+    out.extend_from_slice(digits(number as u64, &mut [0; 20]));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The digits of a number, without a string of its own.
+fn digits(number: u64, space: &mut [u8; 20]) -> &[u8] {
+    let (mut start, mut rest) = (space.len(), number);
     loop {
         start -= 1;
         #[allow(clippy::cast_possible_truncation)] // a digit
         let digit = (rest % 10) as u8;
-        digits[start] = b'0' + digit;
+        space[start] = b'0' + digit;
         rest /= 10;
         if rest == 0 {
-            break;
+            return &space[start..];
         }
     }
-    out.push(kind);
-    out.extend_from_slice(&digits[start..]);
-    out.extend_from_slice(b"\r\n");
+}
+
+/// Words that are encoded once and sent to several servers.
+#[derive(Debug, Default)]
+pub(in crate::backends) struct Ready {
+    count: usize,
+    bytes: Vec<u8>,
+}
+
+impl Ready {
+    pub(in crate::backends) fn push(&mut self, word: &str) {
+        self.append(word.as_bytes());
+    }
+
+    pub(in crate::backends) fn push_number(&mut self, number: u64) {
+        self.append(digits(number, &mut [0; 20]));
+    }
+
+    fn append(&mut self, word: &[u8]) {
+        self.count += 1;
+        words(&mut self.bytes, std::iter::once(word));
+    }
+}
+
+/// A part of a command.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::backends) enum Part<'a> {
+    Words(&'a [&'a str]),
+    Ready(&'a Ready),
+}
+
+impl Part<'_> {
+    /// How many words it has.
+    pub(in crate::backends) fn count(self) -> usize {
+        match self {
+            Self::Words(words) => words.len(),
+            Self::Ready(ready) => ready.count,
+        }
+    }
+
+    fn append(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Words(words) => self::words(out, words.iter().map(|word| word.as_bytes())),
+            Self::Ready(ready) => out.extend_from_slice(&ready.bytes),
+        }
+    }
+}
+
+/// Appends one command that comes in parts.
+pub(in crate::backends) fn encode_parts<'a>(
+    out: &mut Vec<u8>,
+    parts: impl Iterator<Item = Part<'a>> + Clone,
+) {
+    header(out, b'*', parts.clone().map(Part::count).sum());
+    parts.for_each(|part| part.append(out));
 }
 
 /// Reads one value from the front of `input`, and how many bytes it took; `None` if it is not complete yet.

@@ -401,7 +401,7 @@ impl Question for Confirmation {
         let ballot = &self.ballot;
         let (paper, config) = (&ballot.paper, &ballot.fleet.config);
         let token = self.token.to_string();
-        let keys = [config.node_key.as_str(), &paper.keys.lock, &paper.keys.counter];
+        let keys = [config.node_key.as_str(), paper.keys.lock(), paper.keys.counter()];
         let not_after = ballot.not_after(link, sent);
         let arguments = [&*link.votes, &not_after, "confirm", &paper.value, &paper.px, &token];
         link.eval(Script::Hold, &keys, &arguments, sent, call)

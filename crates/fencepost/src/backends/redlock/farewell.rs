@@ -221,7 +221,7 @@ impl Farewell {
 
 impl Parting {
     fn send(&self, link: &Link, alone: bool, sent: Moment, call: Call) -> Result<(), String> {
-        let keys = [&*self.keys.lock, &self.keys.queue];
+        let keys = [self.keys.lock(), self.keys.queue()];
         let give_back = |arguments: &[&str], call| {
             link.step(&Step { keys: &keys, arguments, needs_end: false, alone }, sent, call)
         };

@@ -101,7 +101,7 @@ impl Hold for Held {
             keys: self.keys.clone(),
             value: self.value.clone(),
             owner: self.owner,
-            token: self.token.to_string(),
+            token: self.token,
             term,
             trace: self.trace.clone(),
             answer: Some(answer),

@@ -1,19 +1,26 @@
 //! The keys of one lock on a node. The lock itself is `PREFIXlock:NAME`, where other Redlock clients look for it.
 
-use crate::backends::redis::keys::beside;
+use crate::backends::redis::keys::Three;
 
 #[derive(Debug)]
-pub(super) struct Keys {
-    pub(super) lock: String,
-    /// The token counter.
-    pub(super) counter: String,
-    /// Who waits, as this node knows.
-    pub(super) queue: String,
-}
+pub(super) struct Keys(Three);
 
 impl Keys {
     pub(super) fn new(start: &str, name: &str) -> Self {
-        let lock = format!("{start}{name}");
-        Self { counter: beside(&lock, "fence"), queue: beside(&lock, "waiters"), lock }
+        Self(Three::new(start, name, ["fence", "waiters"]))
+    }
+
+    pub(super) fn lock(&self) -> &str {
+        self.0.each()[0]
+    }
+
+    /// The token counter.
+    pub(super) fn counter(&self) -> &str {
+        self.0.each()[1]
+    }
+
+    /// Who waits, as this node knows.
+    pub(super) fn queue(&self) -> &str {
+        self.0.each()[2]
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::fleet::{Heard, Question};
+use super::milliseconds;
 use super::node::{Link, Script};
 use super::renewal::{Batch, Extending, SLACK};
 use crate::backend::lock;
@@ -22,11 +23,12 @@ impl Mending {
 
     /// Sends it so that no node acts later than `until`, the end of the validity.
     fn send_until(&self, link: &Link, sent: Moment, until: Moment, call: Call) -> Result<(), String> {
-        let Extending { renewing, px, .. } = self.lock();
+        let Extending { renewing, life, .. } = self.lock();
+        let (px, token) = (milliseconds(*life), renewing.token.to_string());
         let left = u64::try_from(until.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time_at_least(sent).saturating_add(left).to_string();
-        let keys = [&*self.batch.fleet.config.node_key, &renewing.keys.lock, &renewing.keys.counter];
-        let arguments = [&*link.votes, &not_after, "mend", &renewing.value, px, &renewing.token];
+        let keys = [&*self.batch.fleet.config.node_key, renewing.keys.lock(), renewing.keys.counter()];
+        let arguments = [&*link.votes, &not_after, "mend", &renewing.value, &px, &token];
         link.eval(Script::Hold, &keys, &arguments, sent, call)
     }
 }

@@ -4,6 +4,7 @@
 //! Votes only ever go over connections that we opened and greeted ourselves. A connection ends with the server's process,
 //! so a server that was restarted, and may have lost data, is always met by a greeting first.
 
+use std::iter;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::backends::redis::connection::{Call, Connection, Reply};
 use crate::backends::redis::dial::Dial;
 use crate::backends::redis::inbox::Inbox;
 use crate::backends::redis::pool::Pool;
-use crate::backends::redis::resp::Value;
+use crate::backends::redis::resp::{Part, Value};
 use crate::backends::redis::turn::{Step, Stepper};
 use crate::clock::{Clock, Moment};
 use crate::{Error, Result, Verdict};
@@ -229,9 +230,22 @@ impl Link {
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let count = keys.len().to_string();
+        self.eval_parts(script, &[Part::Words(keys)], &[Part::Words(arguments)], sent, call)
+    }
+
+    /// The same for words that come in parts.
+    pub(super) fn eval_parts(
+        &self,
+        script: Script,
+        keys: &[Part<'_>],
+        arguments: &[Part<'_>],
+        sent: Moment,
+        call: Call,
+    ) -> Result<(), String> {
+        let count = keys.iter().map(|part| part.count()).sum::<usize>().to_string();
         let head = ["EVALSHA", &self.scripts[script as usize], &count];
-        self.connection.send_calling(&[&head, keys, arguments], sent, call)
+        let words = keys.iter().chain(arguments).copied();
+        self.connection.send_calling(iter::once(Part::Words(&head)).chain(words), sent, call)
     }
 
     /// Loads a script again that the server did not know of when it got a request sent at `asked`: once for all of that time.
@@ -244,7 +258,7 @@ impl Link {
             *loaded = sent;
         }
         let words = ["SCRIPT", "LOAD", SCRIPTS[script as usize]];
-        let _ = self.connection.send_calling(&[&words], sent, Box::new(drop));
+        let _ = self.connection.send_calling(iter::once(Part::Words(&words)), sent, Box::new(drop));
     }
 
     /// Greets the node again: its node key is gone, or its quarantine is over.
@@ -252,7 +266,7 @@ impl Link {
         let [max_ttl, quarantine] =
             [config.max_ttl, config.quarantine].map(|span| span.as_millis().to_string());
         let words = ["EVAL", GREET, "1", &config.node_key, &max_ttl, &quarantine, &config.members, "meet"];
-        let _ = self.connection.send_calling(&[&words], sent, Box::new(drop));
+        let _ = self.connection.send_calling(iter::once(Part::Words(&words)), sent, Box::new(drop));
     }
 
     /// Sends a plain command.

@@ -185,7 +185,7 @@ async fn look(store: &Store, links: &[Result<Arc<Link>, Verdict>], names: &[Name
     let mut commands: Vec<[&str; 2]> = Vec::with_capacity(1 + names.len() * 3);
     commands.push(["GET", node_key]);
     for keys in &keys {
-        commands.extend([["GET", &keys.lock], ["PTTL", &keys.lock], ["GET", &keys.counter]]);
+        commands.extend([["GET", keys.lock()], ["PTTL", keys.lock()], ["GET", keys.counter()]]);
     }
     let commands: Vec<&[&str]> = commands.iter().map(|words| &words[..]).collect();
     // All nodes have the commands before the first answer is waited for.
@@ -277,7 +277,7 @@ pub(super) async fn force_release(
                 format!("force-releasing lock `{name}`, whose key is of another type,"),
                 format!(
                     "look at the key `{}` on each node and delete it by hand if it is safe to",
-                    keys.lock
+                    keys.lock()
                 ),
             ));
         }

@@ -46,7 +46,7 @@ impl Paper {
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let Keys { lock, counter, queue } = &*self.keys;
+        let [lock, counter, queue] = [self.keys.lock(), self.keys.counter(), self.keys.queue()];
         let (value, px): (&str, &str) = (&self.value, &self.px);
         let take = |keys: &[&str], arguments: &[&str], call| {
             link.step(&Step { keys, arguments, needs_end: true, alone }, sent, call)

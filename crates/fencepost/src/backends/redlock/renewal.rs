@@ -17,9 +17,9 @@ use super::{milliseconds, revocation};
 use crate::backend::{Renewal, lock};
 use crate::backends::batch::Batches;
 use crate::backends::redis::connection::Call;
-use crate::backends::redis::resp::Value;
+use crate::backends::redis::resp::{Part, Ready, Value};
 use crate::clock::Moment;
-use crate::{Loss, Owner, Verdict};
+use crate::{FencingToken, Loss, Owner, Verdict};
 
 /// How much later than meant a node acts at most, because its clock may go more slowly than ours.
 pub(super) const SLACK: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ pub(super) struct Renewing {
     pub(super) keys: Arc<Keys>,
     pub(super) value: Arc<str>,
     pub(super) owner: Owner,
-    pub(super) token: String,
+    pub(super) token: FencingToken,
     pub(super) term: Duration,
     pub(super) trace: Arc<Trace>,
     /// Who waits for the outcome, until it is counted.
@@ -48,13 +48,15 @@ pub(super) struct Batch {
     /// The earliest end of validity among them: no node may act later, or it could lengthen what was lost.
     until: Moment,
     pub(super) locks: Vec<Extending>,
+    /// What all nodes are told of them.
+    keys: Ready,
+    arguments: Ready,
 }
 
 pub(super) struct Extending {
     pub(super) renewing: Renewing,
     /// How long a node keeps the key.
     pub(super) life: Duration,
-    pub(super) px: String,
     count: Mutex<Counting>,
 }
 
@@ -122,8 +124,14 @@ impl Batch {
         // The order in which their traces are locked: the same in each batch.
         locks.sort_unstable_by_key(|one| Arc::as_ptr(&one.trace));
         let until = locks.iter().map(|one| lock(&one.trace.0).until).min().unwrap_or(sent);
+        let (mut keys, mut arguments) = (Ready::default(), Ready::default());
         let prepare = |mut renewing: Renewing| {
             let life = fleet.config.key_life(renewing.term);
+            keys.push(renewing.keys.lock());
+            keys.push(renewing.keys.counter());
+            arguments.push(&renewing.value);
+            arguments.push(&milliseconds(life));
+            arguments.push_number(renewing.token.get());
             let until = lock(&renewing.trace.0).until;
             let counting = Counting {
                 extension: Extension::new(KeptBy::open(n), until),
@@ -133,10 +141,10 @@ impl Batch {
                 extended: false,
                 decided: renewing.answer.take(),
             };
-            Extending { life, px: milliseconds(life), renewing, count: Mutex::new(counting) }
+            Extending { life, renewing, count: Mutex::new(counting) }
         };
         let locks = locks.into_iter().map(prepare).collect();
-        Arc::new(Self { fleet: fleet.clone(), line, sent, until, locks })
+        Arc::new(Self { fleet: fleet.clone(), line, sent, until, locks, keys, arguments })
     }
 
     fn send_everywhere(self: Arc<Self>) {
@@ -198,16 +206,10 @@ impl Question for Batch {
         // No later than the end of the validity, so by the earliest that the node's clock can show.
         let left = u64::try_from(self.until.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time_at_least(sent).saturating_add(left).to_string();
-        let node_key = self.fleet.config.node_key.as_str();
-        let mut keys = Vec::with_capacity(1 + 2 * self.locks.len());
-        keys.push(node_key);
-        let mut arguments = Vec::with_capacity(3 + 3 * self.locks.len());
-        arguments.extend([link.votes.as_str(), &not_after, "extend"]);
-        for one in &self.locks {
-            keys.extend([one.renewing.keys.lock.as_str(), &one.renewing.keys.counter]);
-            arguments.extend([&*one.renewing.value, &one.px, &one.renewing.token]);
-        }
-        link.eval(Script::Hold, &keys, &arguments, sent, call)
+        let keys = [Part::Words(&[&self.fleet.config.node_key]), Part::Ready(&self.keys)];
+        let terms = [link.votes.as_str(), &not_after, "extend"];
+        let arguments = [Part::Words(&terms), Part::Ready(&self.arguments)];
+        link.eval_parts(Script::Hold, &keys, &arguments, sent, call)
     }
 
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
@@ -350,7 +352,7 @@ mod tests {
             keys: Arc::new(Keys::new("", "a")),
             value: "value".into(),
             owner: Owner::fresh(),
-            token: "1".to_owned(),
+            token: FencingToken::new(1).unwrap(),
             term: Duration::from_secs(30),
             trace: Arc::new(Trace::new(Vec::new(), until, until, until)),
             answer: Some(answer),

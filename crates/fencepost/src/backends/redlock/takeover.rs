@@ -110,7 +110,7 @@ impl Question for Takeover {
         }
         let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time(sent).saturating_add(left).to_string();
-        let keys = [self.fleet.config.node_key.as_str(), &self.keys.lock, &self.keys.counter];
+        let keys = [self.fleet.config.node_key.as_str(), self.keys.lock(), self.keys.counter()];
         let arguments = [&*link.votes, &not_after, &self.owner, &self.px, &self.token];
         link.eval(Script::Attach, &keys, &arguments, sent, call)
     }
