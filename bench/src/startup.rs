@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fencepost_testkit::Folder;
+
 use crate::results::{Goal, progress};
 use crate::rounds::{Slice, report_number, report_times};
-use fencepost_testkit::Folder;
 
 const PAIRS: usize = 20;
 

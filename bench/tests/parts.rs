@@ -1,8 +1,8 @@
 //! The bench runs, and leaves what other programs read.
 
-use fencepost_testkit::Folder;
 use std::process::Command;
 
+use fencepost_testkit::Folder;
 use serde_json::Value;
 
 fn bench(words: &[&str]) -> std::process::Output {

@@ -34,9 +34,13 @@ impl Drop for Folder {
     /// A process that was just killed or a release in the background may write a file between the removal of the others and that
     /// of the folder, so that one try is not enough.
     fn drop(&mut self) {
-        let gone = within(LIMIT, &mut || fs::remove_dir_all(&self.0).is_ok() || !self.0.exists());
+        let mut error = None;
+        let gone = within(LIMIT, &mut || {
+            error = fs::remove_dir_all(&self.0).err();
+            error.is_none() || !self.0.exists()
+        });
         if !gone && !std::thread::panicking() {
-            panic!("somebody still writes to {}", self.0.display());
+            panic!("{} cannot be removed: {error:?}", self.0.display());
         }
     }
 }
@@ -49,9 +53,9 @@ mod tests {
     fn a_folder_is_gone_though_somebody_writes_there_for_a_moment() {
         let folder = Folder::new("folder");
         let path = folder.path().to_owned();
-        let within = path.clone();
+        let inside = path.clone();
         let writer = std::thread::spawn(move || {
-            (0..10_000).take_while(|number| fs::write(within.join(number.to_string()), "").is_ok()).count()
+            (0..10_000).take_while(|number| fs::write(inside.join(number.to_string()), "").is_ok()).count()
         });
         crate::eventually("it writes", || path.join("100").exists());
         drop(folder);

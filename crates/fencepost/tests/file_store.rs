@@ -7,13 +7,13 @@
 #[path = "common/family.rs"]
 mod family;
 
-use fencepost_testkit::Folder;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use fencepost::{Error, Guard, Handle, Locks, Loss, State};
+use fencepost_testkit::Folder;
 
 use family::{Family, Stray, say, wait_for_parent};
 

@@ -101,4 +101,21 @@ mod tests {
         assert!(all.concat().into_iter().eq(0..250), "in order");
         assert!(!lock(&batches.gathered).gathering, "the next one begins anew");
     }
+
+    #[tokio::test]
+    async fn a_batch_can_be_written_before_the_next_one_is_sent() {
+        let batches = Batches::new(Keeper::of(&Clock::system()).unwrap());
+        lock(&batches.gathered).waiting.extend(0..2 * BATCH + 1);
+        let sizes = Mutex::new(Vec::new());
+        let mut before = 0;
+        let mut some = || {
+            let count = batches.send_some(before, &|batch| lock(&sizes).push(batch.len()));
+            before = count.unwrap_or_default();
+            (count, lock(&sizes).drain(..).collect::<Vec<_>>())
+        };
+        assert_eq!(some().1, [BATCH]);
+        assert_eq!(some().1, [BATCH]);
+        assert_eq!(some(), (Some(1), vec![]), "others may join");
+        assert_eq!(some(), (None, vec![1]));
+    }
 }

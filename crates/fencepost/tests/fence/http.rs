@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use fencepost::FencingToken;
 use fencepost::fence::http::{FENCING_TOKEN, FenceLayer, FenceService, Running, present, refusal};
 use fencepost::fence::{Fence, StaleToken};
+use fencepost_testkit::Folder;
 use http::{Method, Request, Response};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -18,7 +19,6 @@ use tower_service::Service as _;
 
 use crate::stage::{bounded, token};
 use crate::subjects::{Kind, Subject};
-use fencepost_testkit::Folder;
 
 /// One account. `PUT` sets it to the body, everything else reads it.
 #[derive(Clone)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fencepost::fence::{Fence, postgres::activate_with};
+use fencepost_testkit::Folder;
 use tokio::task::JoinSet;
 
 use crate::stage::{Database, bounded, calm, redis, token};
-use fencepost_testkit::Folder;
 
 const LANES: usize = 4;
 const TOKENS: u64 = 120;

@@ -1,9 +1,9 @@
 //! What every kind of resource promises.
 
 use fencepost::fence::{Error, Fence, StaleToken};
+use fencepost_testkit::Folder;
 
 use crate::stage::{Database, bounded, calm, fresh, places, redis, token};
-use fencepost_testkit::Folder;
 
 fn refusal(said: Result<(), Error>) -> Option<StaleToken> {
     said.err().map(|error| error.stale().unwrap_or_else(|| panic!("{error}")).clone())

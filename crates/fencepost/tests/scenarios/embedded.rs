@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost::{Error, Guard, Locks};
+use fencepost_testkit::Folder;
 
 use crate::children::CHILD;
 use crate::family::{Family, Stray, say, wait_for_parent};
 use crate::fleet::bounded;
-use fencepost_testkit::Folder;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

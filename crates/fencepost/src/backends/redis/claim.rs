@@ -174,9 +174,6 @@ impl<'a> Claim<'a> {
             match hint {
                 Hint::Wait => {}
                 Hint::Granted { token, sent, by } => {
-                    if self.store.clock.now() >= sent.plus(self.request.ttl) {
-                        return Err(self.slept());
-                    }
                     if let (By::HandOver(_, Some(row)), Some(asked)) = (&by, &asked)
                         && !row.has_taken_out(self.request.owner, asked.sent, asked.identity)
                     {
@@ -197,13 +194,6 @@ impl<'a> Claim<'a> {
             }
             hint = self.hint(asked.as_ref()).await;
         }
-    }
-
-    /// Its turn came and is over before it looked. The wait goes on, with a new attempt: this one is undone.
-    fn slept(&self) -> Error {
-        self.request.seen.note(Holder::unknown(self.request.name.clone()));
-        let source = "the turn was over before the task that waited for it was run".into();
-        Error::Uncertain { name: self.request.name.clone(), source }
     }
 
     /// Waits for a push, for news from a holder of this process, or until it is time to ask.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::resp::Value;
 use crate::{Error, Name, Result};
 
-/// Three keys in one piece: every held lock has them.
+/// The key of a lock and two texts for keys beside it, in one piece: every held lock has them.
 #[derive(Clone, Debug)]
 pub(in crate::backends) struct Three {
     text: Box<str>,

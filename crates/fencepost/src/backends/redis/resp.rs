@@ -147,10 +147,7 @@ impl Part<'_> {
 }
 
 /// Appends one command that comes in parts.
-pub(in crate::backends) fn encode_parts<'a>(
-    out: &mut Vec<u8>,
-    parts: impl Iterator<Item = Part<'a>> + Clone,
-) {
+pub(super) fn encode_parts<'a>(out: &mut Vec<u8>, parts: impl Iterator<Item = Part<'a>> + Clone) {
     header(out, b'*', parts.clone().map(Part::count).sum());
     parts.for_each(|part| part.append(out));
 }
@@ -261,6 +258,22 @@ mod tests {
 
     fn text(text: &str) -> Value {
         Value::Text(text.into())
+    }
+
+    #[test]
+    fn a_command_in_parts_is_the_same_command() {
+        let mut ready = Ready::default();
+        ready.push("");
+        ready.push("key");
+        [0, 9, 10, u64::MAX].into_iter().for_each(|number| ready.push_number(number));
+        let (mut parts, mut whole) = (Vec::new(), Vec::new());
+        encode_parts(
+            &mut parts,
+            [Part::Words(&["EVALSHA", "x"]), Part::Ready(&ready), Part::Words(&[])].into_iter(),
+        );
+        let words = ["EVALSHA", "x", "", "key", "0", "9", "10", "18446744073709551615"];
+        encode(&mut whole, words.len(), words.iter().map(|word| word.as_bytes()));
+        assert_eq!(parts, whole);
     }
 
     #[test]

@@ -93,9 +93,13 @@ impl Seat {
     /// Waits for something to be said. May be dropped and called again; nothing is missed.
     pub(super) async fn news(&self) -> News {
         self.news.notified().await;
-        match &lock(&self.state).place {
+        let mut state = lock(&self.state);
+        match &state.place {
             Place::Granted(hand_over) => News::Granted(hand_over.clone()),
-            Place::Asking => News::Ask,
+            Place::Asking => {
+                state.place = Place::Waiting;
+                News::Ask
+            }
             _ => News::Moved,
         }
     }

@@ -206,7 +206,8 @@ impl Question for Batch {
         // No later than the end of the validity, so by the earliest that the node's clock can show.
         let left = u64::try_from(self.until.since(sent).as_micros()).unwrap_or(u64::MAX);
         let not_after = link.node.time_at_least(sent).saturating_add(left).to_string();
-        let keys = [Part::Words(&[&self.fleet.config.node_key]), Part::Ready(&self.keys)];
+        let node_key = [self.fleet.config.node_key.as_str()];
+        let keys = [Part::Words(&node_key), Part::Ready(&self.keys)];
         let terms = [link.votes.as_str(), &not_after, "extend"];
         let arguments = [Part::Words(&terms), Part::Ready(&self.arguments)];
         link.eval_parts(Script::Hold, &keys, &arguments, sent, call)
