@@ -89,22 +89,33 @@ pub(crate) fn bare(runtime: &Runtime, socket: &mut Bare, scripts: &Scripts, task
     })
 }
 
-/// A lock and the bare socket in turns, a cycle each. It takes several times as long if the system has put client and server on
-/// two idle processors instead of one busy one; so both have the same luck.
-fn in_turns(runtime: &Runtime, cycle: &impl Cycle, socket: &mut Bare, scripts: &Scripts) -> (Slice, Slice) {
-    let (acquire, release) = scripts.commands(&["raw:one".to_owned()]);
+/// Runs `cycle` again and again, with what is measured and with its raw limit in turns, one at a time. It takes several times as long
+/// if the system has put client and server on two idle processors instead of one busy one, or while the disk is slow: both have
+/// the same luck.
+pub(crate) fn in_turns(runtime: &Runtime, mut cycle: impl AsyncFnMut(bool)) -> (Slice, Slice) {
     runtime.block_on(async {
         let (mut ours, mut raw) = (Slice::default(), Slice::default());
         while ours.took + raw.took < 2 * SLICE {
-            let before = Instant::now();
-            cycle.run().await;
-            ours.add(before.elapsed());
-            let before = Instant::now();
-            socket.exchange(&acquire, 1).await;
-            socket.exchange(&release, 1).await;
-            raw.add(before.elapsed());
+            for (with, slice) in [(true, &mut ours), (false, &mut raw)] {
+                let before = Instant::now();
+                cycle(with).await;
+                slice.add(before.elapsed());
+            }
         }
         (ours, raw)
+    })
+}
+
+/// One lock and bare scripts on a socket.
+fn beside(runtime: &Runtime, lock: &Lock, socket: &mut Bare, scripts: &Scripts) -> (Slice, Slice) {
+    let (acquire, release) = scripts.commands(&["raw:one".to_owned()]);
+    in_turns(runtime, async |ours| {
+        if ours {
+            lock.run().await;
+        } else {
+            socket.exchange(&acquire, 1).await;
+            socket.exchange(&release, 1).await;
+        }
     })
 }
 
@@ -117,8 +128,8 @@ pub(crate) fn redis(server: &Server, rounds: usize) {
     let (mut one, mut one_trivial) = (vec![], vec![]);
     progress("redis, one task");
     for _ in 0..rounds {
-        one.push(in_turns(&runtime, &lock, &mut socket, &ours));
-        one_trivial.push(in_turns(&runtime, &lock, &mut socket, &trivial));
+        one.push(beside(&runtime, &lock, &mut socket, &ours));
+        one_trivial.push(beside(&runtime, &lock, &mut socket, &trivial));
     }
     report_times("redis, one task: cycle / our scripts bare", None, &one);
     report_times("redis, one task: cycle / trivial scripts bare", Some(1.3), &one_trivial);

@@ -12,7 +12,7 @@ use h2::{RecvStream, SendStream};
 use prost::Message;
 use tokio::runtime::Runtime;
 
-use crate::cycle::{one_by_one, runtime};
+use crate::cycle::{Cycle as _, in_turns, runtime};
 use crate::results::progress;
 use crate::rounds::{SLICE, Slice, report_times};
 use crate::wake::{HOLD, TURNS};
@@ -129,7 +129,8 @@ fn measure(what: &str, cluster: Cluster, rounds: usize, cycle: Option<f64>, waki
     let address = cluster[0].addr().to_string();
     let raw = runtime.block_on(Raw::connect(&address));
     progress(&format!("{what}, cycles"));
-    let pairs: Vec<_> = (0..rounds).map(|_| (one_by_one(&runtime, &lock), raw.slice(&runtime))).collect();
+    let either = async |ours| if ours { lock.run().await } else { raw.cycle().await };
+    let pairs: Vec<_> = (0..rounds).map(|_| in_turns(&runtime, either)).collect();
     report_times(&format!("{what}: cycle / put and delete"), cycle, &pairs);
     let what = format!("{what}: waking a process / bare watch");
     wake::report(&what, waking, (&cluster.url(), rounds), |round| {

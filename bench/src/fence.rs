@@ -6,10 +6,9 @@ use fencepost::FencingToken;
 use fencepost::fence::redis::SCRIPT;
 use fencepost::fence::{Fence, Redis, postgres as fence_postgres};
 use fencepost_testkit::{Folder, postgres, redis};
-use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls, Statement};
 
-use crate::cycle::{Cycle, TASKS, by_tasks, runtime};
+use crate::cycle::{Cycle, TASKS, by_tasks, in_turns, runtime};
 use crate::raw::{Bare, command, load};
 use crate::rounds::{SLICE, Slice, report_rates, report_times};
 
@@ -23,25 +22,6 @@ pub(crate) fn run(rounds: usize) {
 
 fn token() -> FencingToken {
     FencingToken::new(1_700_000_000_000_000).expect("a token")
-}
-
-/// Runs `cycle` again and again, with the guard and without in turns, one at a time: what the disk and the neighbours
-/// do in between meets both.
-fn in_turns(runtime: &Runtime, mut cycle: impl AsyncFnMut(bool)) -> (Slice, Slice) {
-    runtime.block_on(async {
-        let (mut guarded, mut plain) = (Slice::default(), Slice::default());
-        let started = Instant::now();
-        while started.elapsed() < SLICE * 2 {
-            for (with, slice) in [(true, &mut guarded), (false, &mut plain)] {
-                let before = Instant::now();
-                cycle(with).await;
-                slice.times.push(before.elapsed());
-            }
-        }
-        guarded.took = guarded.times.iter().sum();
-        plain.took = plain.times.iter().sum();
-        (guarded, plain)
-    })
 }
 
 fn in_redis(rounds: usize) {
