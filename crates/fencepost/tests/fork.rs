@@ -28,33 +28,58 @@ fn parent() {
     let Ok(url) = std::env::var("FENCEPOST_FORK") else { return };
     let locks = blocking::Locks::connect(&url).unwrap();
     let guard = locks.lock("job").ttl(Duration::from_millis(900)).acquire().unwrap();
+    let mut held = Some((locks, guard));
     for _ in 0..3 {
-        // SAFETY: the only other threads are the library's and the test's, and the child uses what it may use by its contract.
-        #[allow(unsafe_code)]
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                use_what_is_inherited(&url, locks, guard)
-            }));
-            // SAFETY: ends the process without running anything else.
-            #[allow(unsafe_code)]
-            unsafe {
-                libc::_exit(i32::from(fine.is_err()))
-            };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child above.
-        #[allow(unsafe_code)]
-        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!((waited, status), (child, 0));
+        in_a_child(|| use_what_is_inherited(&url, held.take().unwrap()));
     }
+    let (locks, guard) = held.unwrap();
     // The child has closed what it had inherited; the timer and the sockets of this process still work.
     let before = locks.stats().renewed;
     eventually("renewals go on", || locks.stats().renewed >= before + 4);
+
+    // One of a row: the next of it waits in this process.
+    let (served, row) = std::sync::mpsc::channel();
+    for already in 0..2 {
+        let (served, waiter) = (served.clone(), locks.lock("job"));
+        std::thread::spawn(move || served.send(waiter.acquire().unwrap()));
+        eventually("one more waits", || locks.stats().waiting_now == already + 1);
+    }
     guard.release().unwrap();
+    let first = row.recv().unwrap();
+    let token = first.token();
+    let mut held = Some((locks, first));
+    in_a_child(|| use_what_is_inherited(&url, held.take().unwrap()));
+    let (_locks, first) = held.unwrap();
+    assert!(row.try_recv().is_err(), "the child has passed it on");
+    assert!(!first.state().is_lost());
+    first.release().unwrap();
+    let second = row.recv().unwrap();
+    assert!(second.token() > token);
+    second.release().unwrap();
 }
 
-fn use_what_is_inherited(url: &str, locks: blocking::Locks, guard: blocking::Guard) {
+/// Runs something in a forked child, with copies of what this process has, and waits until it has worked.
+fn in_a_child(work: impl FnOnce()) {
+    // SAFETY: the only other threads are the library's and those that wait in it, and the child uses what it may use by its
+    // contract.
+    #[allow(unsafe_code)]
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // SAFETY: ends the process without running anything else.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::_exit(i32::from(fine.is_err()))
+        };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child above.
+    #[allow(unsafe_code)]
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+}
+
+fn use_what_is_inherited(url: &str, (locks, guard): (blocking::Locks, blocking::Guard)) {
     assert_eq!(guard.state(), State::Lost(Loss::Forked));
     assert_eq!(guard.valid_for(), Some(Duration::ZERO));
     assert!(matches!(guard.extend(), Err(Error::Lost { why: Loss::Forked, .. })));
