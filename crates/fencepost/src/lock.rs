@@ -8,7 +8,7 @@ use crate::clock::Moment;
 use crate::events::{add, subtract};
 use crate::held::Held;
 use crate::options::{Options, chained_options};
-use crate::{Error, Guard, Handle, Holder, Locks, Name, Result, Wait};
+use crate::{Error, Guard, Handle, Locks, Name, Result, Wait};
 
 /// How long a caller that was already waiting sits out an outage of the store.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -177,14 +177,7 @@ impl Lock {
                     Ok(guard) => return Ok(guard),
                     // Taken away before the caller had it, who waits on.
                     Err(Error::Lost { .. }) => continue,
-                    // It had run out, maybe because nobody had run this task for so long. The store has answered, so the
-                    // wait goes on.
-                    Err(error) => {
-                        if !seen.anything() {
-                            seen.note(Holder::unknown(name.clone()));
-                        }
-                        error
-                    }
+                    Err(error) => error,
                 },
                 Err(error) => error,
             };

@@ -174,6 +174,12 @@ impl<'a> Claim<'a> {
             match hint {
                 Hint::Wait => {}
                 Hint::Granted { token, sent, by } => {
+                    let late = self.store.clock.now().since(sent) > self.request.ttl / 2;
+                    if late && matches!(by, By::HandOver(..)) && !self.request.seen.anything() {
+                        // Nobody ran this task for so long that its turn may be over. The server has answered: the wait goes
+                        // on then.
+                        self.request.seen.note(Holder::unknown(self.request.name.clone()));
+                    }
                     if let (By::HandOver(_, Some(row)), Some(asked)) = (&by, &asked)
                         && !row.has_taken_out(self.request.owner, asked.sent, asked.identity)
                     {
