@@ -14,23 +14,34 @@ use serde_json::Value;
 
 const CUTS: [&str; 5] = ["reset links", "cut links", "stuck links", "lost answers", "slow links"];
 
-/// Runs a short attack that must find nothing, in which each of these faults was seen to have its effect, and returns its figures.
-/// `cut` is any of its manners, `server` any that a server can be dealt.
-fn survives(words: &[&str], bite: &[&str]) -> Value {
+/// Runs a short attack that must find nothing, and in which each of these faults must be seen to have its effect; a longer one if not
+/// all of it is seen, as on a busy machine. Returns its figures. `cut` is any of its manners, `server` any that a server can be dealt.
+fn survives(words: &[&str], minutes: f64, bite: &[&str], seen: impl Fn(&Value) -> bool) -> Value {
+    let mut figures = Value::Null;
+    for longer in [1.0, 2.0, 4.0] {
+        figures = attack(words, minutes * longer);
+        assert!(figures["violations"].as_object().unwrap().values().all(|count| *count == 0), "{figures:#}");
+        let bit = |fault: &&str| count(&figures["faults"], fault) > 0;
+        if figures["outcome"] == "clean" && bite.iter().all(bit) && seen(&figures) {
+            assert!(figures["acquisitions"].as_u64() > Some(0), "{figures:#}");
+            return figures;
+        }
+    }
+    panic!("not all of it was seen, however long it took: {figures:#}");
+}
+
+fn attack(words: &[&str], minutes: f64) -> Value {
     let store = Store::file();
     let page = store.path("report.html");
-    let words = [&["--json", "torture", "--ttl", "1s", "--report", page.to_str().unwrap()], words].concat();
-    let mut command = store.fencepost(&words);
+    let fixed = ["--json", "torture", "--ttl", "1s", "--report", page.to_str().unwrap(), "--minutes"];
+    let mut command = store.fencepost(&[&fixed[..], &[&minutes.to_string()], words].concat());
     let output = command.env_remove("FENCEPOST_STORE").output().unwrap();
     let figures: Value = serde_json::from_str(&text(&output.stdout)).unwrap_or_else(|_| panic!("{output:?}"));
-    assert_eq!((code(&output), &figures["outcome"]), (0, &Value::from("clean")), "{figures:#}");
-    assert!(figures["acquisitions"].as_u64() > Some(0), "{figures:#}");
-    assert!(figures["violations"].as_object().unwrap().values().all(|count| *count == 0), "{figures:#}");
-    for fault in bite {
-        assert!(count(&figures["faults"], fault) > 0, "no `{fault}` had an effect: {figures:#}");
+    if figures["outcome"] == "clean" {
+        assert_eq!(code(&output), 0, "{figures:#}");
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains("No violation in") && page.ends_with("</html>\n"), "{page}");
     }
-    let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.contains("No violation in") && page.ends_with("</html>\n"), "{page}");
     figures
 }
 
@@ -47,48 +58,50 @@ fn count(table: &Value, fault: &str) -> u64 {
 
 #[test]
 fn s50_files_survive() {
-    let figures = survives(&["--local", "file", "--minutes", "0.08"], &["pause", "kill"]);
+    let figures = survives(&["--local", "file"], 0.08, &["pause", "kill"], |_| true);
     assert_eq!(figures["unguarded_lost_updates"], 0, "a stopped holder keeps its lock: {figures:#}");
 }
 
 #[test]
 fn s50_redis_survives() {
     let faults = ["pause", "kill", "cut", "server-pause"];
-    survives(&["--local", "redis", "--minutes", "0.1", "--faults", &faults.join(",")], &faults);
+    survives(&["--local", "redis", "--faults", &faults.join(",")], 0.1, &faults, |_| true);
 }
 
 #[test]
 fn s08_data_without_a_guard_does_not_survive_pauses() {
-    let figures = survives(&["--local", "redis", "--minutes", "0.2", "--faults", "pause"], &["pause"]);
-    assert!(figures["unguarded_lost_updates"].as_u64() > Some(0), "the faults do not bite: {figures:#}");
-    assert!(figures["guarded_refusals"].as_u64() > Some(0), "{figures:#}");
-    assert!(count(&figures["losses"], "paused") > 0, "no guard has noticed: {figures:#}");
+    survives(&["--local", "redis", "--faults", "pause"], 0.2, &["pause"], |figures| {
+        figures["unguarded_lost_updates"].as_u64() > Some(0)
+            && figures["guarded_refusals"].as_u64() > Some(0)
+            && count(&figures["losses"], "paused") > 0
+    });
 }
 
 #[test]
 fn holders_whose_links_are_cut_lose_their_locks_in_time() {
-    let figures = survives(&["--local", "redis", "--minutes", "0.15", "--faults", "cut"], &["cut"]);
-    assert!(count(&figures["losses_by_fault"], "cut") > 0, "no holder was cut off: {figures:#}");
+    survives(&["--local", "redis", "--faults", "cut"], 0.15, &["cut"], |figures| {
+        count(&figures["losses_by_fault"], "cut") > 0
+    });
 }
 
 #[test]
 fn s50_redlock_survives_with_its_servers() {
-    survives(&["--local", "redlock5", "--minutes", "0.12"], &["pause", "kill", "cut", "server"]);
+    survives(&["--local", "redlock5"], 0.12, &["pause", "kill", "cut", "server"], |_| true);
 }
 
 #[test]
 fn s50_postgres_survives_with_its_server() {
-    survives(&["--local", "postgres", "--minutes", "0.1"], &["pause", "kill", "cut", "server"]);
+    survives(&["--local", "postgres"], 0.1, &["pause", "kill", "cut", "server"], |_| true);
 }
 
 #[test]
 fn s50_etcd_survives_with_its_servers() {
-    survives(&["--local", "etcd3", "--minutes", "0.1"], &["pause", "kill", "cut", "server"]);
+    survives(&["--local", "etcd3"], 0.1, &["pause", "kill", "cut", "server"], |_| true);
 }
 
 #[test]
 fn s50_zookeeper_survives_with_its_server() {
-    survives(&["--local", "zookeeper1", "--minutes", "0.1"], &["pause", "kill", "cut", "server"]);
+    survives(&["--local", "zookeeper1"], 0.1, &["pause", "kill", "cut", "server"], |_| true);
 }
 
 #[test]
