@@ -14,13 +14,15 @@ use serde_json::Value;
 
 const CUTS: [&str; 5] = ["reset links", "cut links", "stuck links", "lost answers", "slow links"];
 
-/// Runs a short attack that must find nothing, and in which each of these faults must be seen to have its effect; a longer one if not
-/// all of it is seen, as on a busy machine. Returns its figures. `cut` is any of its manners, `server` any that a server can be dealt.
+/// Runs a short attack that must find nothing, and in which each of these faults must be seen to have its effect; a longer one if
+/// nothing but that is missing, as on a busy machine. Returns its figures. `cut` is any of its manners, `server` any that a server can be dealt.
 fn survives(words: &[&str], minutes: f64, bite: &[&str], seen: impl Fn(&Value) -> bool) -> Value {
     let mut figures = Value::Null;
     for longer in [1.0, 2.0, 4.0] {
         figures = attack(words, minutes * longer);
         assert!(figures["violations"].as_object().unwrap().values().all(|count| *count == 0), "{figures:#}");
+        let missing = |doubt: &Value| doubt.as_str().unwrap().contains("was seen to have an effect");
+        assert!(figures["doubts"].as_array().unwrap().iter().all(missing), "{figures:#}");
         let bit = |fault: &&str| count(&figures["faults"], fault) > 0;
         if figures["outcome"] == "clean" && bite.iter().all(bit) && seen(&figures) {
             assert!(figures["acquisitions"].as_u64() > Some(0), "{figures:#}");
