@@ -5,6 +5,7 @@ use std::time::Duration;
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Server;
+use tokio::task::JoinHandle;
 
 use crate::stage::{Crowd, certain_no_more, connect, lock, pair, poll_once, row, row_of, sixteenth};
 use crate::waiting::{bounded, until};
@@ -127,9 +128,8 @@ async fn a_row_goes_on_when_its_connections_are_closed() {
     assert_eq!(server.cli(&["EXISTS", "{lock:a}:queue"]), "0");
 }
 
-#[tokio::test]
-async fn a_row_whose_answer_is_lost_is_given_back() {
-    let server = Server::start();
+/// A release that has handed the lock to a row, and whose answer is held back; and the token of the one before.
+async fn unanswered(server: &Server) -> (Proxy, Crowd, u64, JoinHandle<fencepost::Result<()>>) {
     let proxy = Proxy::start(server.addr());
     let locks = Locks::connect(&server.url_at(proxy.addr())).await.unwrap();
     let guard = lock(&locks).acquire().await.unwrap();
@@ -139,6 +139,13 @@ async fn a_row_whose_answer_is_lost_is_given_back() {
     proxy.hold_answers();
     let release = tokio::spawn(async move { guard.release().await });
     until("the server has handed it over", async || server.cli(&["GET", "lock:a"]) != value).await;
+    (proxy, crowd, above, release)
+}
+
+#[tokio::test]
+async fn a_row_whose_answer_is_lost_is_given_back() {
+    let server = Server::start();
+    let (proxy, crowd, above, release) = unanswered(&server).await;
     proxy.cut();
     proxy.pass();
     release.await.unwrap().unwrap();
@@ -184,15 +191,7 @@ async fn who_only_waits_waits_on_when_the_row_has_lost_the_lock() {
 #[tokio::test]
 async fn a_release_that_is_dropped_under_way_gives_the_row_back() {
     let server = Server::start();
-    let proxy = Proxy::start(server.addr());
-    let locks = Locks::connect(&server.url_at(proxy.addr())).await.unwrap();
-    let guard = lock(&locks).acquire().await.unwrap();
-    let above = guard.token().get();
-    let crowd = Crowd::of(6, &lock(&locks), &locks).await;
-    let value = server.cli(&["GET", "lock:a"]);
-    proxy.hold_answers();
-    let release = tokio::spawn(async move { guard.release().await });
-    until("the server has handed it over", async || server.cli(&["GET", "lock:a"]) != value).await;
+    let (proxy, crowd, above, release) = unanswered(&server).await;
     release.abort();
     assert!(release.await.unwrap_err().is_cancelled());
     proxy.pass();

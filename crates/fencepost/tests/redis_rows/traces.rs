@@ -1,6 +1,6 @@
 //! What members of a row leave at the server: nothing, and what comes there late touches nobody's lock.
 
-use fencepost::Locks;
+use fencepost::{Guard, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Server;
 use tokio::runtime::Runtime;
@@ -16,16 +16,19 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// Two of them, and a holder in the first.
+fn two_runtimes(server: &Server) -> (Runtime, Runtime, Locks, Guard) {
+    let (ours, theirs) = (runtime(), runtime());
+    let locks = ours.block_on(connect(server));
+    let guard = ours.block_on(lock(&locks).acquire()).unwrap();
+    (ours, theirs, locks, guard)
+}
+
 /// The one who waits first stood in the queue when the row began, and has its turn in a runtime that stands still then.
 #[test]
 fn what_is_sent_late_by_a_runtime_does_not_free_a_detached_lock() {
     let server = Server::start();
-    let (ours, theirs) = (runtime(), runtime());
-    let (locks, guard) = ours.block_on(async {
-        let locks = connect(&server).await;
-        let guard = lock(&locks).acquire().await.unwrap();
-        (locks, guard)
-    });
+    let (ours, theirs, locks, guard) = two_runtimes(&server);
     let mut there = theirs.block_on(waiter(&locks));
     theirs.block_on(async {
         tokio::select! {
@@ -74,12 +77,7 @@ async fn what_the_network_delivers_late_does_not_free_a_detached_lock() {
 #[test]
 fn who_asks_behind_the_hand_over_leaves_the_queue() {
     let server = Server::start();
-    let (ours, theirs) = (runtime(), runtime());
-    let (locks, guard) = ours.block_on(async {
-        let locks = connect(&server).await;
-        let guard = lock(&locks).acquire().await.unwrap();
-        (locks, guard)
-    });
+    let (ours, theirs, locks, guard) = two_runtimes(&server);
     // Its connection is open, and its request waits for the runtime.
     theirs.block_on(locks.show("a")).unwrap();
     let first = theirs.block_on(waiter(&locks));
