@@ -34,10 +34,10 @@ pub(super) struct Push {
 }
 
 impl Push {
-    /// Reads `OWNER TOKEN UNTIL`.
+    /// Reads `OWNER TOKEN UNTIL`, and nothing behind it.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let (owner, token, until) = (words.next()?, words.next()?, words.next()?);
+        let (owner, numbers) = text.split_once(' ')?;
+        let (token, until) = numbers.split_once(' ')?;
         Some(Self { owner: owner.parse().ok()?, token: token.parse().ok()?, until: until.parse().ok()? })
     }
 }
@@ -209,7 +209,14 @@ mod tests {
     fn a_grant_is_read_as_the_server_writes_it() {
         let owner = Owner::fresh();
         assert_eq!(Push::parse(&format!("{owner} 12 34")), Some(Push { owner, token: 12, until: 34 }));
-        for wrong in ["", "12 34", "x 12 34", &format!("{owner} 12"), &format!("{owner} x 34")] {
+        for wrong in [
+            "",
+            "12 34",
+            "x 12 34",
+            &format!("{owner} 12"),
+            &format!("{owner} x 34"),
+            &format!("{owner} 12 34 5"),
+        ] {
             assert_eq!(Push::parse(wrong), None, "{wrong}");
         }
     }
