@@ -15,7 +15,7 @@ use crate::waiting::{bounded, until};
 
 /// The server has served the first who waits, and then has the lock for the one before it again, as after an operator has
 /// freed it and that one took it anew.
-async fn served_and_forgotten(server: &Server, locks: &Locks) -> (Guard, [Waiter; 2], String) {
+async fn served_and_forgotten(server: &Server, locks: &Locks) -> (Guard, Waiter, String) {
     let guard = lock(locks).acquire().await.unwrap();
     let before = server.cli(&["GET", "lock:a"]);
     server.cli(&["DEL", "lock:a"]);
@@ -23,15 +23,65 @@ async fn served_and_forgotten(server: &Server, locks: &Locks) -> (Guard, [Waiter
     until("it is served", async || !server.cli(&["GET", "lock:a"]).is_empty()).await;
     let own = server.cli(&["GET", "lock:a"]);
     server.cli(&["SET", "lock:a", &before, "PX", "3600000"]);
-    let second = waiter(locks).await;
-    (guard, [first, second], own)
+    (guard, first, own)
+}
+
+#[tokio::test]
+async fn one_that_hears_no_more_of_a_hand_over_asks_the_server() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let guard = lock(&locks).acquire().await.unwrap();
+    let (before, first) = (guard.token(), waiter(&locks).await);
+    let unfinished = release(guard, &server).await;
+    let first = bounded("it is served though nobody looks at the release", first).await.unwrap();
+    assert!(first.token() > before);
+    first.extend().await.unwrap();
+    first.release().await.unwrap();
+    unfinished.await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", "lock:a"]), "0");
+}
+
+#[tokio::test]
+async fn a_hand_over_that_was_lost_before_it_was_looked_at_is_not_taken() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let guard = lock(&locks).acquire().await.unwrap();
+    let (before, mut first) = (guard.token().get(), waiter(&locks).await);
+    let release = release(guard, &server).await;
+    server.cli(&["SET", "lock:a", "somebody else", "PX", "3600000"]);
+    until("it asks, and is told so", async || {
+        poll_once(&mut first).await;
+        server.cli(&["LLEN", "{lock:a}:queue"]) == "1"
+    })
+    .await;
+    release.await.unwrap();
+    poll_once(&mut first).await;
+    server.cli(&["DEL", "lock:a"]);
+    let first = bounded("it asks again", first).await.unwrap();
+    assert_eq!(first.token().get(), before + 2, "the token after the one that was handed over");
+}
+
+#[tokio::test]
+async fn one_that_is_chosen_alone_takes_no_grant_that_is_older() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let (guard, mut first, _own) = served_and_forgotten(&server, &locks).await;
+    let handed_over = guard.token().get() + 2;
+    let release = release(guard, &server).await;
+    poll_once(&mut first).await;
+    release.await.unwrap();
+    let first = bounded("it looks at its answer", first).await.unwrap();
+    assert_eq!(first.token().get(), handed_over);
+    first.release().await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", "lock:a"]), "0");
 }
 
 #[tokio::test]
 async fn a_row_does_not_begin_if_its_first_was_served_by_the_server() {
     let server = Server::start();
     let locks = connect(&server).await;
-    let (guard, [first, mut second], own) = served_and_forgotten(&server, &locks).await;
+    let (guard, first, own) = served_and_forgotten(&server, &locks).await;
+    let mut second = waiter(&locks).await;
     let release = release(guard, &server).await;
     // The row loses the lock, and its first gets it.
     server.cli(&["SET", "lock:a", &own, "PX", "3600000"]);
@@ -45,7 +95,8 @@ async fn a_row_does_not_begin_if_its_first_was_served_by_the_server() {
 async fn a_turn_of_one_that_was_served_otherwise_is_given_back() {
     let server = Server::start();
     let locks = connect(&server).await;
-    let (guard, [first, second], _own) = served_and_forgotten(&server, &locks).await;
+    let (guard, first, _own) = served_and_forgotten(&server, &locks).await;
+    let second = waiter(&locks).await;
     guard.release().await.unwrap();
     // Its turn has come, and then the old answer.
     let first = bounded("it looks at its answer", first).await.unwrap();

@@ -14,11 +14,11 @@ use super::keys::Keys;
 use super::node::{Line, Link, On, Script};
 use super::resp::Value;
 use super::row::Row;
-use super::seat::{HandOver, News};
+use super::seat::{HandOver, News, Served};
 use super::{GRANT_TERM, Store, milliseconds, record};
 use crate::backend::{Grant, Request};
 use crate::clock::Moment;
-use crate::{Error, FencingToken, Holder, Owner, Result};
+use crate::{Error, FencingToken, Holder, Result};
 
 /// How long a waiter sleeps at most before it asks again, at the head of the queue and behind it. Expiry and plain
 /// clients push nothing.
@@ -43,10 +43,10 @@ pub(super) struct Claim<'a> {
 /// What the server said to a request for the lock.
 pub(super) enum Said {
     Granted(Grant),
+    /// Granted, but a holder of this process has begun to hand over the same lock since that was asked.
+    AskAgain,
     Busy {
         holder: Holder,
-        /// What the server has it under.
-        identity: Option<Owner>,
         /// The server's counter when it answered; a grant by push has a larger token.
         counter: i64,
         sent: Moment,
@@ -58,14 +58,13 @@ pub(super) enum Said {
 struct Asked {
     counter: i64,
     sent: Moment,
-    identity: Option<Owner>,
     again_in: Duration,
 }
 
 /// How the lock came to us.
 enum By {
-    /// The server's answer.
-    Answer,
+    /// The server's answer, and how often a holder of this process had chosen us alone when we asked.
+    Answer(Option<u32>),
     /// Its push, with a short term.
     Push,
     /// A holder of this process, in which it has had that many turns, and the row in which it came.
@@ -96,6 +95,7 @@ impl<'a> Claim<'a> {
         let ttl = milliseconds(self.request.ttl);
         let (keys, value) = (self.keys.clone(), self.value.clone());
         let arguments = [if wait { "wait" } else { "try" }, &*value, GRANT_TERM.text, &ttl];
+        let choices = self.seat.as_ref().map(Membership::choices);
         let note_link = |link: &Arc<Link>| self.link = Some(link.clone());
         let answer = match node.run(Script::Take, On::One(&keys), &arguments, timeout, note_link).await {
             Ok(answer) => answer,
@@ -103,14 +103,8 @@ impl<'a> Claim<'a> {
                 if !wait {
                     self.link = None;
                 }
-                return Ok(self.busy(
-                    Holder::unknown(self.request.name.clone()),
-                    None,
-                    -1,
-                    -1,
-                    0,
-                    self.store.clock.now(),
-                ));
+                let holder = Holder::unknown(self.request.name.clone());
+                return Ok(self.busy(holder, -1, -1, 0, self.store.clock.now()));
             }
             // A new attempt under a new identity may be made at once; this one is undone.
             Err(Error::Unavailable { source, .. })
@@ -122,19 +116,20 @@ impl<'a> Claim<'a> {
         };
         let sent = answer.sent;
         match &answer.value {
-            Value::Int(token) => self.granted(*token, sent, By::Answer).map(Said::Granted),
+            Value::Int(token) => {
+                Ok(self.granted(*token, sent, By::Answer(choices))?.map_or(Said::AskAgain, Said::Granted))
+            }
             Value::List(items) if items.len() == 4 => {
                 let holder = match &items[0] {
                     Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
                     _ => String::new(),
                 };
                 let [ttl, counter, place] = [1, 2, 3].map(|index| items[index].as_int().unwrap_or(-1));
-                let identity = record::identity(&holder);
                 let holder = record::holder(&self.request.name, &holder, ttl, Some(counter));
                 if !wait {
                     self.link = None;
                 }
-                Ok(self.busy(holder, identity, ttl, counter, place, sent))
+                Ok(self.busy(holder, ttl, counter, place, sent))
             }
             other => Err(Error::Backend {
                 store: node.config().label.clone(),
@@ -143,19 +138,11 @@ impl<'a> Claim<'a> {
         }
     }
 
-    fn busy(
-        &self,
-        holder: Holder,
-        identity: Option<Owner>,
-        ttl: i64,
-        counter: i64,
-        place: i64,
-        sent: Moment,
-    ) -> Said {
+    fn busy(&self, holder: Holder, ttl: i64, counter: i64, place: i64, sent: Moment) -> Said {
         let most = crate::wait::jittered(if place == 0 { RECHECK_HEAD } else { RECHECK });
         // One millisecond more than the ttl: the key lives to the end of its last one.
         let again_in = u64::try_from(ttl).map_or(most, |ttl| most.min(Duration::from_millis(ttl + 1)));
-        Said::Busy { holder, identity, counter, sent, again_in }
+        Said::Busy { holder, counter, sent, again_in }
     }
 
     /// Waits until the lock is ours: at the server, or behind others of this process who wait there.
@@ -180,25 +167,53 @@ impl<'a> Claim<'a> {
                         // on then.
                         self.request.seen.note(Holder::unknown(self.request.name.clone()));
                     }
-                    if let (By::HandOver(_, Some(row)), Some(asked)) = (&by, &asked)
-                        && !row.has_taken_out(self.request.owner, asked.sent, asked.identity)
-                    {
-                        self.quit().await;
+                    let asked_before = asked.as_ref().map(|asked| (0..token).contains(&asked.counter));
+                    match &by {
+                        By::HandOver(_, Some(row)) if self.may_stand_in_queue(row, asked_before) => {
+                            self.quit().await;
+                        }
+                        By::HandOver(_, None) if asked_before == Some(false) => {
+                            // Who asked behind it and did not find itself at the server has lost it.
+                            if let Some(seat) = &self.seat {
+                                seat.decline();
+                            }
+                            hint = Hint::Ask;
+                            continue;
+                        }
+                        _ => {}
                     }
-                    return self.granted(token, sent, by);
+                    if let Some(grant) = self.granted(token, sent, by)? {
+                        return Ok(grant);
+                    }
+                    hint = Hint::Ask;
+                    continue;
                 }
                 Hint::Ask => match self.ask(true).await? {
                     Said::Granted(grant) => return Ok(grant),
-                    Said::Busy { holder, identity, counter, sent, again_in } => {
+                    Said::AskAgain => {
+                        hint = Hint::Ask;
+                        continue;
+                    }
+                    Said::Busy { holder, counter, sent, again_in } => {
                         if let Some(seat) = &self.seat {
                             seat.saw(&holder);
                         }
                         self.request.seen.note(holder);
-                        asked = Some(Asked { counter, sent, identity, again_in });
+                        asked = Some(Asked { counter, sent, again_in });
                     }
                 },
             }
             hint = self.hint(asked.as_ref()).await;
+        }
+    }
+
+    /// Whether the server may have us in the queue though it is our turn in a row. The hand-over took out whom it named, if that one
+    /// asked before it, as the counter in the last answer tells.
+    fn may_stand_in_queue(&self, row: &Row, asked_before: Option<bool>) -> bool {
+        let named = row.has_named(self.request.owner);
+        match asked_before {
+            Some(before) => !named || !before,
+            None => !named && self.seat.as_ref().is_some_and(Membership::may_stand_in_queue),
         }
     }
 
@@ -236,16 +251,26 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// The lock is ours: hands everything over to a hold.
-    fn granted(&mut self, token: i64, sent: Moment, by: By) -> Result<Grant> {
+    /// The lock is ours: hands everything over to a hold. `None` if the server has to be asked again, as a holder of this
+    /// process hands us the same one.
+    fn granted(&mut self, token: i64, sent: Moment, by: By) -> Result<Option<Grant>> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
             store: self.store.node.config().label.clone(),
             source: format!("{token} is not a token").into(),
         })?;
-        let turn = self.seat.take().and_then(|seat| seat.served());
-        if let Some(row) = turn.filter(|_| !matches!(by, By::HandOver(..))) {
-            self.give_back(row);
+        if let Some(seat) = &self.seat {
+            let served = match by {
+                By::Answer(choices) => seat.serve(choices),
+                By::Push => seat.serve(None),
+                By::HandOver(..) => seat.accept(),
+            };
+            match served {
+                Served::Now => {}
+                Served::BesideTurn(row) => self.give_back(row),
+                Served::AskAgain => return Ok(None),
+            }
         }
+        self.seat = None;
         let (pushed, ttl) = (matches!(by, By::Push), self.request.ttl);
         let in_row = matches!(by, By::HandOver(_, Some(_)));
         self.link = None;
@@ -259,7 +284,8 @@ impl<'a> Claim<'a> {
         };
         let hold = self.hold(token, by)?;
         let pushed = pushed || in_row;
-        Ok(Grant { owner: self.request.owner, token, sent, term: Some(term), pushed, hold: Arc::new(hold) })
+        let (owner, hold) = (self.request.owner, Arc::new(hold));
+        Ok(Some(Grant { owner, token, sent, term: Some(term), pushed, hold }))
     }
 
     fn hold(&mut self, token: FencingToken, by: By) -> Result<Held> {

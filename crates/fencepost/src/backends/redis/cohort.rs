@@ -7,8 +7,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use super::row::{Member, Row};
-use super::seat::{HandOver, Left, News, Seat};
+use super::row::Member;
+use super::seat::{HandOver, Left, News, Seat, Served};
 use crate::backend::{Request, lock};
 use crate::clock::Moment;
 use crate::{Holder, Name};
@@ -166,9 +166,29 @@ impl Membership {
         self.seat.news().await
     }
 
-    /// The lock is this waiter's. Returns the row in which it was its turn.
-    pub(super) fn served(&self) -> Option<Arc<Row>> {
-        self.seat.serve()
+    /// Takes what a holder has handed over.
+    pub(super) fn accept(&self) -> Served {
+        self.seat.accept()
+    }
+
+    /// Does not take it, and waits on.
+    pub(super) fn decline(&self) {
+        self.seat.decline();
+    }
+
+    /// How often a holder has chosen it alone.
+    pub(super) fn choices(&self) -> u32 {
+        self.seat.choices()
+    }
+
+    /// Takes what the server has granted by its answer to a question that was asked when it had been chosen so often, or by a push.
+    pub(super) fn serve(&self, choices: Option<u32>) -> Served {
+        self.seat.serve(choices)
+    }
+
+    /// Whether the server may have it in the queue though it did not ask.
+    pub(super) fn may_stand_in_queue(&self) -> bool {
+        self.seat.may_stand_in_queue()
     }
 
     #[cfg(test)]
@@ -344,13 +364,27 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_that_was_served_by_the_server_keeps_what_it_has() {
+    fn one_that_is_chosen_takes_only_what_it_has_asked_for_since() {
         let (cohorts, name) = cohorts();
         let one = sit(&cohorts, 1);
+        let before = Some(one.choices());
         let choice = cohorts.choose(&name, 0).unwrap();
-        assert!(one.served().is_none());
+        assert!(matches!(one.serve(before), Served::AskAgain), "a holder has had the lock since");
+        assert!(matches!(one.serve(None), Served::AskAgain), "and it is not known when a push was made");
+        assert!(choice.granted(7, at(1)));
+        assert!(matches!(one.serve(before), Served::AskAgain));
+        assert!(matches!(one.serve(Some(one.choices())), Served::Now));
         drop(one);
+
+        let asks = sit(&cohorts, 1);
+        let choice = cohorts.choose(&name, 0).unwrap();
+        assert!(matches!(asks.serve(Some(asks.choices())), Served::Now), "also if it hears no more of it");
+        drop(asks);
         assert!(choice.granted(7, at(1)), "it is the same lock: nothing has to be undone");
+
+        let other = sit(&cohorts, 1);
+        drop(cohorts.choose(&name, 0).unwrap());
+        assert!(matches!(other.serve(None), Served::Now), "it came to nothing");
     }
 
     #[test]

@@ -149,6 +149,8 @@ impl Backend for Store {
         Ok(match Claim::new(self, request).ask(false).await? {
             Said::Granted(grant) => Attempt::Granted(grant),
             Said::Busy { holder, .. } => Attempt::Busy(Some(holder)),
+            // Nobody hands anything to one that does not wait.
+            Said::AskAgain => Attempt::Busy(None),
         })
     }
 

@@ -73,10 +73,9 @@ impl Row {
         Arc::new(Self { id, ttl, first, began: sent, letters, state, telling, given_back })
     }
 
-    /// Whether the hand-over has taken a member out of the queue that stands there since a request sent at `sent`, by whose answer
-    /// `holder` had the lock.
-    pub(super) fn has_taken_out(&self, owner: Owner, sent: Moment, holder: Option<Owner>) -> bool {
-        self.first == Some(owner) && sent < self.began && holder != Some(self.id)
+    /// Whether the hand-over has named this member.
+    pub(super) fn has_named(&self, owner: Owner) -> bool {
+        self.first == Some(owner)
     }
 
     /// Gives the first member its turn that is still there, and returns its token.
@@ -203,7 +202,7 @@ mod tests {
     use super::super::cohort::{Cohorts, Membership};
     use super::super::inbox::Inbox;
     use super::super::resp::Value;
-    use super::super::seat::{Left, News};
+    use super::super::seat::{Left, News, Served};
     use super::*;
     use crate::Name;
 
@@ -267,13 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_takes_only_the_first_out_of_the_queue_and_only_if_it_stood_there_before() {
+    fn a_hand_over_names_the_first_alone() {
         let (_inbox, row, seats) = row();
-        let (before, [first, second]) = (Some(Owner::fresh()), [0, 1].map(|index| seats[index].owner()));
-        assert!(row.has_taken_out(first, at(99), before));
-        assert!(!row.has_taken_out(first, at(100), before), "it may have asked behind the hand-over");
-        assert!(!row.has_taken_out(first, at(99), Some(row.id)), "and here it has");
-        assert!(!row.has_taken_out(second, at(99), before));
+        assert_eq!(seats.map(|seat| row.has_named(seat.owner())), [true, false, false]);
     }
 
     #[tokio::test]
@@ -282,7 +277,10 @@ mod tests {
         let [first, second, third] = seats;
         assert!(row.begin().is_some());
         assert!(matches!(second.leave(), Left::Nothing), "nothing at the server names it");
-        assert!(matches!(first.leave(), Left::Turn(turn) if turn.token == 7), "which has to go on");
+        assert!(
+            matches!(first.leave(), Left::Turn { turn, chosen: false } if turn.token == 7),
+            "which has to go on"
+        );
         assert!(row.pass(at(101)).is_some());
         assert_eq!(turn(&third).await.0, 9);
     }
@@ -300,15 +298,15 @@ mod tests {
     fn a_member_that_the_server_has_served_ends_the_row() {
         let (_inbox, one, seats) = row();
         assert!(one.begin().is_some());
-        assert!(seats[2].served().is_none());
+        assert!(matches!(seats[2].serve(None), Served::Now));
         assert!(one.pass(at(101)).is_none() && !seats[1].is_chosen());
         let (_inbox, other, seats) = row();
-        assert!(seats[0].served().is_none());
+        assert!(matches!(seats[0].serve(None), Served::Now));
         assert!(other.begin().is_none(), "also before it begins");
         let (_inbox, other, seats) = row();
         assert!(other.begin().is_some());
         assert!(
-            seats[0].served().is_some_and(|row| Arc::ptr_eq(&row, &other)),
+            matches!(seats[0].serve(None), Served::BesideTurn(row) if Arc::ptr_eq(&row, &other)),
             "whose turn it was gives it back"
         );
     }

@@ -26,6 +26,8 @@ struct State {
     /// A hand-over has named it, and it did not hear what came of that: the server may have it for the holder or in the queue, or
     /// have it so later.
     unheard: bool,
+    /// How often a holder has chosen it alone.
+    choices: u32,
 }
 
 #[derive(Debug)]
@@ -66,14 +68,28 @@ pub(super) enum News {
     Moved,
 }
 
+/// What becomes of a lock that the server has granted to a waiter.
+#[derive(Debug)]
+pub(super) enum Served {
+    Now,
+    /// It was its turn in a row, too: nobody else gives back what that has.
+    BesideTurn(Arc<Row>),
+    /// A holder hands it the lock under the same identity, or is about to, and may have had it after this grant: a question that is
+    /// asked now tells which token counts.
+    AskAgain,
+}
+
 /// What a waiter leaves behind that gives up.
 #[derive(Debug)]
 pub(super) enum Left {
     Nothing,
     /// A holder may have named it to the server, or may do so.
     Chosen,
-    /// A turn in a row.
-    Turn(HandOver),
+    /// A turn in a row; `chosen` if a holder had named it to the server before.
+    Turn {
+        turn: HandOver,
+        chosen: bool,
+    },
 }
 
 impl Seat {
@@ -83,7 +99,7 @@ impl Seat {
             value: value.clone(),
             ttl: request.ttl,
             signal: request.signal.clone(),
-            state: Mutex::new(State { place: Place::Waiting, unheard: false }),
+            state: Mutex::new(State { place: Place::Waiting, unheard: false, choices: 0 }),
             news: Notify::new(),
         }
     }
@@ -109,13 +125,38 @@ impl Seat {
         self.news.notify_one();
     }
 
-    /// The lock is this waiter's. Returns the row in which it was its turn: unless it has the lock by that, nobody else gives back
-    /// what the row has.
-    pub(super) fn serve(&self) -> Option<Arc<Row>> {
-        match std::mem::replace(&mut lock(&self.state).place, Place::Served) {
-            Place::Granted(HandOver { row, .. }) => row,
-            _ => None,
+    /// Takes what a holder has handed over.
+    pub(super) fn accept(&self) -> Served {
+        lock(&self.state).place = Place::Served;
+        Served::Now
+    }
+
+    /// Does not take it.
+    pub(super) fn decline(&self) {
+        lock(&self.state).place = Place::Waiting;
+    }
+
+    /// How often a holder has chosen it alone.
+    pub(super) fn choices(&self) -> u32 {
+        lock(&self.state).choices
+    }
+
+    /// Takes what the server has granted by its answer to a question that was asked when it had been chosen so often, or by a push.
+    pub(super) fn serve(&self, choices: Option<u32>) -> Served {
+        let mut state = lock(&self.state);
+        let handed = matches!(state.place, Place::Chosen | Place::Granted(HandOver { row: None, .. }));
+        if handed && choices != Some(state.choices) {
+            return Served::AskAgain;
         }
+        match std::mem::replace(&mut state.place, Place::Served) {
+            Place::Granted(HandOver { row: Some(row), .. }) => Served::BesideTurn(row),
+            _ => Served::Now,
+        }
+    }
+
+    /// Whether the server may have it in the queue though it did not ask.
+    pub(super) fn may_stand_in_queue(&self) -> bool {
+        lock(&self.state).unheard
     }
 
     pub(super) fn leave(&self) -> Left {
@@ -124,7 +165,7 @@ impl Seat {
             return Left::Nothing;
         }
         match std::mem::replace(&mut state.place, Place::Left) {
-            Place::Granted(hand_over) if hand_over.row.is_some() => Left::Turn(hand_over),
+            Place::Granted(turn) if turn.row.is_some() => Left::Turn { turn, chosen: state.unheard },
             Place::Chosen | Place::Granted(_) => Left::Chosen,
             // Once is enough.
             Place::Left => Left::Nothing,
@@ -161,6 +202,7 @@ impl Seat {
         let here = matches!(state.place, Place::InRow);
         if here {
             state.place = Place::Chosen;
+            state.choices += 1;
         }
         here
     }
@@ -171,6 +213,7 @@ impl Seat {
         match state.place {
             Place::Chosen => state.place = Place::Granted(hand_over),
             Place::Left => return false,
+            // It has asked meanwhile, and knows.
             _ => {}
         }
         self.news.notify_one();

@@ -90,9 +90,9 @@ impl Drop for Claim<'_> {
             self.request.seen.note(holder);
         }
         let handed = match self.seat.take().map(Membership::leave) {
-            Some(Left::Turn(turn)) => {
+            Some(Left::Turn { turn, chosen }) => {
                 self.pass_on(turn);
-                false
+                chosen
             }
             left => matches!(left, Some(Left::Chosen)),
         };
