@@ -16,7 +16,7 @@ pub(crate) fn broken(state: &State, limits: &Limits) -> Option<Promise> {
     }
     if state.is_drained() {
         let lost_messages = limits.breaks > state.breaks;
-        if !lost_messages && (state.key.is_some() || !state.queue.is_empty()) {
+        if !lost_messages && !state.overslept && (state.key.is_some() || !state.queue.is_empty()) {
             return Some(Promise::NothingLeft);
         }
         if !freed_in_time(state) {

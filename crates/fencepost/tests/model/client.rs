@@ -18,7 +18,8 @@ impl Owner {
     /// Whether a holder, `me`, may hand the lock to the waiter `heir`.
     pub(crate) fn may_choose(&self, state: &State, limits: &Limits, me: usize, heir: usize) -> bool {
         let waiter = &state.owners[heir];
-        heir != me && limits.processes[heir] == limits.processes[me] && waiter.place == Place::Waiting
+        let process = limits.processes.get(heir);
+        heir != me && process == limits.processes.get(me) && waiter.place == Place::Waiting
     }
 
     pub(crate) fn send(&mut self, request: Request) {
@@ -33,7 +34,16 @@ impl Owner {
         self.left = 0;
         self.renewing = false;
         self.asked = false;
+        self.knew = false;
         self.floor = 0;
+        self.was_first = false;
+    }
+
+    pub(crate) fn lose(&mut self) {
+        self.phase = Phase::Lost;
+        self.left = 0;
+        self.renewing = false;
+        self.age = 0;
     }
 }
 
@@ -50,13 +60,19 @@ impl Client<'_> {
         let floor = self.state.newest_used();
         let (me, limits) = (self.me, self.limits);
         let others_wait = (0..limits.processes.len()).any(|other| {
-            let seated = self.state.owners[other].place != Place::None;
+            let (phase, place) = (self.state.owners[other].phase, self.state.owners[other].place);
+            let waits = matches!(phase, Phase::Asking | Phase::Waiting | Phase::Quitting);
+            let seated = waits && place != Place::None;
             other != me && limits.processes[other] == limits.processes[me] && seated
         });
-        self.it().floor = floor;
-        if others_wait {
-            self.it().phase = Phase::Waiting;
-            self.it().place = Place::Waiting;
+        let tries = self.tries();
+        let it = self.it();
+        it.floor = floor;
+        if !tries {
+            it.place = Place::Waiting;
+        }
+        if others_wait && !tries {
+            it.phase = Phase::Waiting;
         } else {
             self.send_ask();
         }
@@ -74,13 +90,19 @@ impl Client<'_> {
         self.send_ask();
     }
 
+    /// Does not wait.
+    fn tries(&self) -> bool {
+        self.limits.last_tries && self.me + 1 == self.limits.processes.len()
+    }
+
     fn send_ask(&mut self) {
-        let tries = self.limits.last_tries && self.me + 1 == self.limits.processes.len();
+        let tries = self.tries();
         let it = self.it();
         it.phase = Phase::Asking;
         it.age = 0;
         it.counter = None;
         it.asked = true;
+        it.knew = it.place.is_handed();
         it.send(if tries { Request::Try } else { Request::Ask });
     }
 
@@ -88,33 +110,32 @@ impl Client<'_> {
         let Some(message) = self.it().down.pop() else { return };
         let phase = self.it().phase;
         match (phase, message) {
+            (Phase::Asking, Message::Granted(_)) if self.is_handed() && !self.it().knew => self.send_ask(),
             (Phase::Asking, Message::Granted(token)) => {
                 let age = if self.rules.grant_from_send { self.it().age } else { 0 };
+                self.serve();
                 self.hold(token, TTL, age);
             }
-            (Phase::Asking, Message::Busy { .. })
-                if self.limits.last_tries && self.me + 1 == self.limits.processes.len() =>
-            {
-                self.give_up();
-            }
+            (Phase::Asking, Message::Busy { .. }) if self.tries() => self.give_up(),
             (Phase::Asking, Message::Busy { counter }) => {
                 let it = self.it();
                 it.phase = Phase::Waiting;
                 it.counter = Some(counter);
-                if it.place == Place::None {
-                    it.place = Place::Waiting;
-                }
+                it.knew = false;
             }
             (Phase::Asking | Phase::Waiting, Message::PushedGrant(token)) => self.it().letter = Some(token),
             (Phase::Asking | Phase::Waiting, Message::PushedRevocation) => self.it().revoked = true,
             (Phase::Holding, Message::PushedRevocation) => self.lose(),
+            (Phase::Quitting, Message::HasQuit) => self.hold_handed(),
             (Phase::Holding | Phase::Lost, Message::Renewed { term, newest }) => self.renewed(term, newest),
             (Phase::Holding, Message::NotRenewed) => self.lose(),
             (Phase::Lost, Message::NotRenewed) => self.it().renewing = false,
             (Phase::Releasing, Message::Handed(token)) => self.handed(token),
-            (Phase::Releasing, Message::NotHanded | Message::Queued) => self.not_handed(),
-            (Phase::Releasing, Message::Released(_)) => self.go(),
-            (Phase::Undoing, Message::Released(found)) => self.undone(found),
+            (Phase::Releasing, Message::HandedToRow { token, count }) => self.handed_to_row(token, count),
+            (Phase::Releasing, Message::NotHanded) => self.not_handed(true),
+            (Phase::Releasing, Message::Queued) => self.not_handed(false),
+            (Phase::Releasing, Message::Released(found)) => self.released(found),
+            (Phase::Undoing, Message::Left(found)) => self.undone(found),
             _ => {}
         }
     }
@@ -136,35 +157,72 @@ impl Client<'_> {
             Some(counter) if rules.push_above_counter && token <= counter => {
                 self.sights.note(Sight::OldPushRefused);
             }
+            Some(_) if age + DRIFT < TERM && self.is_handed() => self.send_ask(),
             Some(_) if age + DRIFT < TERM => {
                 self.sights.note(Sight::PushUsed);
+                self.serve();
                 self.hold(token, TERM, age);
             }
             _ => {}
         }
     }
 
+    /// A holder of this process hands it the lock, or is about to. What it did not ask for since then does not count.
+    fn is_handed(&mut self) -> bool {
+        self.rules.chosen_asks_again && self.it().place.is_handed()
+    }
+
     pub(crate) fn look_at_news(&mut self) {
-        if let Place::Granted { token, age } = self.it().place {
-            self.sights.note(Sight::HandOverUsed);
+        let rules = *self.rules;
+        let it = self.it();
+        let Place::Granted { token, row, .. } = it.place else { return };
+        // The hand-over has taken out whom it named, if that one stood in the queue then.
+        let before = it.counter.is_some_and(|counter| counter < token) || !rules.taken_out_by_counter;
+        if row.is_none() {
+            if it.asked && !before && rules.lost_hand_over_is_declined {
+                // Who asked behind it and did not find itself at the server has lost it.
+                it.place = Place::Waiting;
+                return self.send_ask();
+            }
+            return self.hold_handed();
+        }
+        let named = it.was_first;
+        let may_stand_in_queue = if it.asked { !named || !before } else { !named && it.uncertain };
+        if !may_stand_in_queue || !rules.members_quit {
+            return self.hold_handed();
+        }
+        it.phase = Phase::Quitting;
+        it.age = 0;
+        it.send(Request::Quit);
+        self.sights.note(Sight::HasQuit);
+    }
+
+    fn hold_handed(&mut self) {
+        if let Place::Granted { token, age, row } = self.it().place {
+            self.sights.note(if row.is_some() { Sight::TurnTaken } else { Sight::HandOverUsed });
+            self.it().turn = row;
             self.hold(token, TTL, age);
         }
     }
 
     /// Makes a guard of a grant. One that is over already is given back at once.
-    fn hold(&mut self, token: u8, term: u8, age: u8) {
+    pub(crate) fn hold(&mut self, token: u8, term: u8, age: u8) {
         let drift = if self.rules.drift { DRIFT } else { 0 };
         let used = self.state.used;
         let newest = self.state.newest_used();
         let it = self.it();
         let (floor, left) = (it.floor, term.saturating_sub(drift + age));
+        let overslept = left == 0 && (it.uncertain || it.turn.is_some() && it.asked);
         it.forget();
         it.age = 0;
-        it.place = Place::None;
+        if it.place != Place::Served {
+            it.place = Place::None;
+        }
         it.uncertain = false;
         it.token = token;
         if left == 0 || it.revoked {
             it.phase = Phase::Lost;
+            self.state.overslept |= overslept;
             return;
         }
         it.phase = Phase::Holding;
@@ -178,6 +236,9 @@ impl Client<'_> {
     }
 
     pub(crate) fn give_up(&mut self) {
+        if let Place::Granted { row: Some(turn), .. } = self.it().place {
+            return self.give_up_turn(turn);
+        }
         let rules = *self.rules;
         let it = self.it();
         let handed = matches!(it.place, Place::Chosen | Place::Granted { .. });
@@ -223,8 +284,13 @@ impl Client<'_> {
         it.down = Line::EMPTY;
         it.age = 0;
         it.token = 0;
+        it.turn = None;
         it.value = 0;
+        it.also = None;
+        it.second = false;
+        it.rows = 0;
         it.to = None;
+        it.repeated = false;
         it.last = false;
         it.uncertain = false;
         it.asks = if it.lives > 0 { it.asks } else { 0 };
@@ -234,13 +300,20 @@ impl Client<'_> {
     // --- holding -----------------------------------------------------------------------------------------------
 
     pub(crate) fn renew(&mut self) {
+        let me = self.me;
         let it = self.it();
         it.renewals -= 1;
         // The last one asks for more, as `extend_to` does.
         let term = if it.renewals == 0 { LONG } else { TTL };
         it.renewing = true;
         it.age = 0;
-        it.send(Request::Renew(term));
+        let (value, turn) = (it.identity(me), it.turn);
+        let newest = turn.map_or(it.token, |turn| turn.newest);
+        it.send(Request::Renew { value, term, newest });
+        if term > TTL {
+            // The others did not ask for so long a term.
+            self.state.close_row(turn);
+        }
     }
 
     fn renewed(&mut self, term: u8, newest: bool) {
@@ -251,7 +324,8 @@ impl Client<'_> {
         let age = if from_send { it.age } else { 0 };
         it.age = 0;
         let left = term.saturating_sub(drift + age);
-        if it.phase == Phase::Lost {
+        self.row_renewed(age, term);
+        if self.it().phase == Phase::Lost {
             self.sights.note(Sight::LateRenewalRefused);
             if self.rules.lost_is_final || left == 0 {
                 return;
@@ -270,11 +344,9 @@ impl Client<'_> {
 
     fn lose(&mut self) {
         self.sights.note(Sight::RevocationHeard);
-        let it = self.it();
-        it.phase = Phase::Lost;
-        it.left = 0;
-        it.renewing = false;
-        it.age = 0;
+        let turn = self.it().turn;
+        self.state.close_row(turn);
+        self.it().lose();
     }
 
     // --- the connection ----------------------------------------------------------------------------------------
@@ -314,11 +386,13 @@ impl Client<'_> {
             Phase::Asking => self.give_up(),
             Phase::Releasing => {
                 it.age = 0;
+                it.repeated = true;
                 it.send(match it.to {
-                    Some(to) => Request::HandOver { from: it.value, to, last: it.last },
-                    None => Request::Release(it.value),
+                    Some(to) => Request::HandOver { from: it.value, to },
+                    None => Request::Release(it.giving()),
                 });
             }
+            Phase::Quitting => self.hold_handed(),
             Phase::Undoing => {
                 it.last = false;
                 it.send(Request::Leave);

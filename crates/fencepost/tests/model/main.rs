@@ -5,13 +5,14 @@
 //! requests in order one way and replies and pushes in order the other way, any of them delayed at will; connections
 //! that end, with requests that the server runs later or never, replies that are lost, pushes that reach nobody, a dead
 //! subscription, or the client long after newer answers; waiters that give up; holders that pause, renew, extend, lose
-//! their lease, release, or drop the release; hand-overs inside a process; revocations; a server whose timers run up
+//! their lease, release, or drop the release; hand-overs inside a process, to one or to a row; revocations; a server whose timers run up
 //! to a tick fast; and, where only tokens are at stake, keys that disappear before their time. Clients are freer than the
 //! real ones: where those wait for a timer, these act at any moment or never.
 //!
 //! **Not modelled.** Loss of the counter and the clock that it restarts from, restarts of the server, `attach`, foreign
-//! clients of the same key, errors in the middle of a script, expiry of the queue (it only ever helps), fairness, and rows:
-//! `redis_storm.rs` tries those on a real server.
+//! clients of the same key, errors in the middle of a script, expiry of the queue (it only ever helps), fairness, whether who
+//! waits is served in the end, choosing some of those who wait in a process and not all, and, of rows, what others see of them
+//! (`pass`) and members that detach the lock. `redis_storm.rs` tries those on a real server.
 //!
 //! Every rule that is switched off has to yield a counterexample, or the search would prove nothing. All numbers are
 //! small on purpose: a search covers *every* order of events within its limits, which is where such protocols break.
@@ -19,6 +20,7 @@
 mod check;
 mod client;
 mod giving;
+mod row;
 mod rules;
 mod search;
 mod server;
@@ -45,6 +47,11 @@ const THREE: Limits = Limits { processes: &[0, 1, 2], asks: 0, ..Limits::NONE };
 const COHORT: Limits = Limits { processes: &[0, 0, 1], asks: 0, ..Limits::NONE };
 /// All of one process.
 const INSIDE: Limits = Limits { processes: &[0, 0], ..Limits::NONE };
+/// All of one process: the first has the lock, and the others can be a row.
+const ROW: Limits = Limits { processes: &[0, 0, 0], asks: 0, begun: true, ..Limits::NONE };
+const ROW_OF_THREE: Limits = Limits { processes: &[0, 0, 0, 0], ..ROW };
+/// The same as a row of two, and one of another process.
+const ROW_AND_ANOTHER: Limits = Limits { processes: &[0, 0, 0, 1], ..ROW };
 
 /// Searches everything, finds no broken promise, and comes across everything in `sights`.
 #[track_caller]
@@ -52,7 +59,7 @@ fn holds(limits: Limits, promises: &[Promise], sights: &[Sight]) {
     let outcome = search(&Rules::ALL, &limits, promises);
     eprintln!("{} states: {limits:?}", outcome.states);
     if let Some((promise, way)) = outcome.broken {
-        panic!("{promise:?} is broken: {way:#?}");
+        panic!("{promise:?} is broken: {way:?}");
     }
     for sight in sights {
         assert!(outcome.sights.has(*sight), "a search that never sees {sight:?} proves little");
@@ -121,6 +128,41 @@ fn a_hand_over_is_dropped_or_its_connection_ends() {
 }
 
 #[test]
+fn a_row_has_the_lock_until_another_process_gets_it() {
+    let sights = [
+        Sight::TurnTaken,
+        Sight::TurnPassed,
+        Sight::HasQuit,
+        Sight::RowCutShort,
+        Sight::AnotherProcessGotItsTurn,
+        Sight::LostInTime,
+    ];
+    holds(Limits { last_turns: true, ..ROW_AND_ANOTHER }, ALL, &sights);
+    holds(Limits { renewals: 1, ..ROW_AND_ANOTHER }, ALL, &[Sight::TurnPassed, Sight::Renewed]);
+}
+
+#[test]
+fn members_of_a_row_give_up_or_are_served_by_the_server() {
+    holds(Limits { cancels: 2, ..ROW_OF_THREE }, ALL, &[Sight::TurnPassed, Sight::TurnGivenUp]);
+    holds(Limits { cancels: 1, ..ROW_AND_ANOTHER }, ALL, &[Sight::TurnGivenUp]);
+    holds(Limits { asks: 1, ..ROW }, ALL, &[Sight::ServedMemberEndsRow]);
+}
+
+#[test]
+fn a_hand_over_to_a_row_is_dropped_or_its_connection_ends() {
+    let everybodys = Limits { breakers: &[0, 1, 2], ..ROW };
+    let sights = [Sight::TurnPassed, Sight::LateRequestServed, Sight::RowGivenBackUnheard];
+    holds(Limits { aborts: 1, cancels: 2, ..ROW }, ALL, &sights);
+    holds(Limits { breaks: 1, cancels: 1, ..everybodys }, ALL, &sights);
+    holds(Limits { breaks: 1, renewals: 2, ..everybodys }, ALL, &[Sight::Renewed, Sight::LateRenewalRefused]);
+}
+
+#[test]
+fn a_row_is_asked_to_let_go() {
+    holds(Limits { revocations: 1, ..ROW }, ALL, &[Sight::RowRevoked, Sight::TurnPassed]);
+}
+
+#[test]
 fn a_holder_is_asked_to_let_go() {
     holds(Limits { revocations: 1, ..TWO }, ALL, &[Sight::RevocationHeard, Sight::PushUsed]);
 }
@@ -133,7 +175,8 @@ fn tokens_keep_their_order_when_locks_vanish_or_are_taken_away() {
         &[Promise::Order],
         &[Sight::LateRequestServed],
     );
-    holds(Limits { vanishings: 1, ..INSIDE }, FENCING, &[Sight::HandOverUsed]);
+    holds(Limits { vanishings: 1, renewals: 1, ..INSIDE }, FENCING, &[Sight::HandOverUsed, Sight::Renewed]);
+    holds(Limits { vanishings: 1, renewals: 1, ..ROW }, FENCING, &[Sight::TurnPassed, Sight::Renewed]);
     holds(Limits { revocations: 1, revoke_now: true, ..TWO }, FENCING, &[Sight::RevocationHeard]);
 }
 
@@ -155,6 +198,21 @@ fn wider() {
     holds(Limits { breaks: 1, breakers: &[0, 2], last_turns: true, ..COHORT }, ALL, &[]);
     holds(Limits { asks: 1, ..THREE }, ALL, &[Sight::OldPushRefused]);
     holds(Limits { breaks: 2, breakers: &[0, 1], ..TWO }, ALL, &[]);
+    holds(Limits { aborts: 1, cancels: 1, last_turns: true, ..ROW_AND_ANOTHER }, ALL, &[]);
+    holds(Limits { breaks: 1, breakers: &[0, 1, 2, 3], cancels: 1, ..ROW_AND_ANOTHER }, ALL, &[]);
+    holds(Limits { revocations: 1, renewals: 1, ..ROW_AND_ANOTHER }, ALL, &[]);
+    holds(Limits { revocations: 1, revoke_now: true, renewals: 1, ..ROW_AND_ANOTHER }, FENCING, &[]);
+    holds(Limits { asks: 1, cancels: 1, ..ROW }, ALL, &[]);
+    holds(Limits { breaks: 1, breakers: &[0, 1, 2], cancels: 1, aborts: 1, ..ROW }, ALL, &[]);
+    holds(Limits { aborts: 1, asks: 1, cancels: 2, ..ROW }, ALL, &[]);
+    holds(Limits { vanishings: 1, renewals: 1, ..ROW_AND_ANOTHER }, FENCING, &[]);
+    let vanishing = Limits { vanishings: 1, renewals: 1, ..COHORT };
+    holds(vanishing, FENCING, &[Sight::HandOverUsed, Sight::Renewed]);
+    breaks(Promise::NoStaleRenewal, vanishing, |rules| rules.lost_hand_over_is_declined = false);
+    holds(Limits { last_turns: true, cancels: 1, aborts: 1, ..ROW_OF_THREE }, ALL, &[]);
+    holds(Limits { breaks: 1, breakers: &[0, 1, 2, 3], ..ROW_OF_THREE }, ALL, &[]);
+    holds(Limits { vanishings: 2, renewals: 1, asks: 1, ..ROW }, FENCING, &[]);
+    holds(Limits { vanishings: 1, renewals: 1, begun: false, ..ROW }, FENCING, &[]);
 }
 
 // --- without a rule --------------------------------------------------------------------------------------------
@@ -249,4 +307,45 @@ fn who_gives_up_under_a_hand_over_undoes_it() {
     breaks(Promise::NothingLeft, Limits { cancels: 1, last_turns: true, ..COHORT }, |rules| {
         rules.unheard_is_undone_for_good = false;
     });
+}
+
+#[test]
+fn a_row_has_an_identity_of_its_own() {
+    // Otherwise its first would undo, with its own attempt, what others have.
+    let limits = Limits { cancels: 1, ..ROW_AND_ANOTHER };
+    breaks(Promise::Exclusion, limits, |rules| rules.row_has_an_identity = false);
+}
+
+#[test]
+fn a_row_takes_a_token_for_each() {
+    breaks(Promise::Order, ROW_AND_ANOTHER, |rules| rules.row_raises_counter_for_each = false);
+}
+
+#[test]
+fn a_turn_is_valid_by_what_the_server_has_answered_to_the_row() {
+    breaks(Promise::Exclusion, ROW_AND_ANOTHER, |rules| rules.row_from_send = false);
+}
+
+#[test]
+fn who_passes_a_turn_on_gives_nothing_back() {
+    breaks(Promise::Exclusion, ROW_AND_ANOTHER, |rules| rules.passed_is_not_given_back = false);
+}
+
+#[test]
+fn what_a_row_may_have_got_unheard_is_given_back_behind_the_old_identity() {
+    let dropped = Limits { aborts: 1, cancels: 2, ..ROW };
+    breaks(Promise::NothingLeft, dropped, |rules| rules.unheard_row_is_given_back = false);
+    breaks(Promise::NothingLeft, dropped, |rules| rules.old_identity_first = false);
+}
+
+#[test]
+fn a_member_of_a_row_leaves_nothing_in_the_queue() {
+    breaks(Promise::NothingLeft, ROW, |rules| rules.members_quit = false);
+    breaks(Promise::NothingLeft, Limits { asks: 1, ..ROW }, |rules| rules.taken_out_by_counter = false);
+}
+
+#[test]
+fn who_is_chosen_takes_no_older_grant() {
+    let limits = Limits { vanishings: 1, renewals: 1, ..INSIDE };
+    breaks(Promise::NoStaleRenewal, limits, |rules| rules.chosen_asks_again = false);
 }

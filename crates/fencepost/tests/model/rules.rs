@@ -1,6 +1,6 @@
 //! The rules that the scripts and the client follow, each of which a mutant drops, and what a search may do.
 
-use crate::state::{Line, OWNERS, Owner, Phase, Place, State};
+use crate::state::{Line, OWNERS, Owner, Phase, Place, ROWS, State};
 
 /// `true`: as it should be.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,26 @@ pub(crate) struct Rules {
     /// an answer that there is nothing to undo does not settle it while the hand-over may still arrive.
     pub(crate) unheard_is_undone: bool,
     pub(crate) unheard_is_undone_for_good: bool,
+    /// What the server grants to one that is chosen alone counts only if it was asked for since then (`seat.rs`, `serve`).
+    pub(crate) chosen_asks_again: bool,
+    /// A hand-over to one that has asked behind it, and was told of another holder, is lost (`claim.rs`, `wait`).
+    pub(crate) lost_hand_over_is_declined: bool,
+    /// A row has an identity that no member has (`row.rs`).
+    pub(crate) row_has_an_identity: bool,
+    /// It takes a token for each (`turn.lua`, `hand`).
+    pub(crate) row_raises_counter_for_each: bool,
+    /// A turn is valid by the row's last answered request, not by when it comes (`row.rs`, `turn`).
+    pub(crate) row_from_send: bool,
+    /// Who has handed the lock on does not give it back (`hold.rs`, `release`).
+    pub(crate) passed_is_not_given_back: bool,
+    /// A release that was not answered gives back what the row may have, behind what it had itself (`hold.rs`, `give`).
+    pub(crate) unheard_row_is_given_back: bool,
+    pub(crate) old_identity_first: bool,
+    /// A member leaves the queue before its turn becomes a hold, unless the hand-over has taken it out (`claim.rs`,
+    /// `wait`), which it has if the counter in its last answer was not yet the row's (`claim.rs`,
+    /// `may_stand_in_queue`).
+    pub(crate) members_quit: bool,
+    pub(crate) taken_out_by_counter: bool,
 }
 
 impl Rules {
@@ -65,7 +85,22 @@ impl Rules {
         left_is_passed_on: true,
         unheard_is_undone: true,
         unheard_is_undone_for_good: true,
+        chosen_asks_again: true,
+        lost_hand_over_is_declined: true,
+        row_has_an_identity: true,
+        row_raises_counter_for_each: true,
+        row_from_send: true,
+        passed_is_not_given_back: true,
+        unheard_row_is_given_back: true,
+        old_identity_first: true,
+        members_quit: true,
+        taken_out_by_counter: true,
     };
+
+    /// What the server has the lock under that one hands to its next row.
+    pub(crate) fn row_value(&self, by: u8, rows: u8, first: u8) -> u8 {
+        if self.row_has_an_identity { ROWS * (1 + rows) + by } else { first }
+    }
 }
 
 /// Who takes part and what may happen, how often.
@@ -95,6 +130,8 @@ pub(crate) struct Limits {
     pub(crate) vanishings: u8,
     /// Hand-overs at the last turn of a process.
     pub(crate) last_turns: bool,
+    /// At the beginning the first has the lock, and the others of its process have begun to wait for it.
+    pub(crate) begun: bool,
 }
 
 impl Limits {
@@ -112,6 +149,7 @@ impl Limits {
         revoke_now: false,
         vanishings: 0,
         last_turns: false,
+        begun: false,
     };
 
     /// Whether it is this owner's turn to begin. Of owners that differ only in their number the smallest begins.
@@ -135,16 +173,23 @@ impl Limits {
             phase: Phase::Idle,
             age: 0,
             counter: None,
+            was_first: false,
             letter: None,
             left: 0,
             token: 0,
+            turn: None,
             renewing: false,
             revoked: false,
             asked: false,
+            knew: false,
             place: Place::None,
             uncertain: false,
             value: 0,
+            also: None,
+            second: false,
+            rows: 0,
             to: None,
+            repeated: false,
             last: false,
             asks: self.asks,
             renewals: self.renewals,
@@ -161,7 +206,10 @@ impl Limits {
             counter: 0,
             queue: Line::EMPTY,
             owners: [idle; OWNERS],
+            row: None,
+            row_letter: None,
             used: 0,
+            overslept: false,
             breaks: self.breaks,
             cancels: self.cancels,
             aborts: self.aborts,

@@ -21,7 +21,8 @@ pub(crate) enum Promise {
     Newest,
     /// A lease grows only by a renewal that the server answered while no newer token existed.
     NoStaleRenewal,
-    /// When everybody has gone and all is answered, nothing is left at the server.
+    /// When everybody has gone and all is answered, nothing is left at the server. Not promised if somebody slept through a lease
+    /// that another one of its process had handed to it, or might have: the server may serve it meanwhile by its own identity.
     NothingLeft,
     /// When everybody has gone, whatever was lost on the way, a new waiter gets the lock within bounded time.
     FreedInTime,
@@ -43,6 +44,14 @@ pub(crate) enum Sight {
     LostInTime,
     LateRenewalRefused,
     RevocationHeard,
+    TurnTaken,
+    TurnPassed,
+    HasQuit,
+    RowCutShort,
+    RowGivenBackUnheard,
+    ServedMemberEndsRow,
+    RowRevoked,
+    TurnGivenUp,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +77,7 @@ pub(crate) struct Outcome {
 
 /// Searches everything that `limits` allow.
 pub(crate) fn search(rules: &Rules, limits: &Limits, promises: &[Promise]) -> Outcome {
-    let start = limits.start();
+    let start = step::start(limits);
     let mut seen = HashSet::from([fingerprint(&start)]);
     // The way to a state, as the index of the one before it; the states themselves are kept only while they wait.
     let mut ways: Vec<(usize, Step)> = vec![(0, Step::Start(0))];

@@ -2,7 +2,7 @@
 
 use crate::rules::Rules;
 use crate::search::{Sight, Sights};
-use crate::state::{Key, Message, Phase, Request, State, TERM, TTL};
+use crate::state::{Heirs, Key, Message, Phase, ROWS, Request, RowLetter, State, TERM, TTL};
 
 /// One run of a script.
 pub(crate) struct Server<'a> {
@@ -20,20 +20,29 @@ impl Server<'_> {
             Request::Try => self.acquire(caller, false),
             Request::Leave => {
                 self.unqueue(caller);
-                self.release(caller)
+                Message::Left(self.release(caller))
             }
-            Request::Release(value) => self.release(value),
-            Request::Renew(term) => self.renew(caller, term),
-            Request::HandOver { from, to, last } => self.hand_over(from, to, last),
+            Request::Quit => {
+                self.unqueue(caller);
+                Message::HasQuit
+            }
+            Request::Release(value) => Message::Released(self.release(value)),
+            Request::Free(value) => Message::Left(self.release(value)),
+            Request::Renew { value, term, newest } => self.renew(value, term, newest),
+            Request::HandOver { from, to } => self.hand_over(from, to),
         }
     }
 
     pub(crate) fn revoke(&mut self, now: bool) {
         let Some(key) = self.state.key else { return };
         self.next_token();
-        let victim = &mut self.state.owners[usize::from(key.owner)];
-        if victim.connected && victim.phase != Phase::Gone {
-            victim.down.push(Message::PushedRevocation);
+        if key.owner >= ROWS {
+            self.state.row_letter = Some(RowLetter { row: key.owner, read: false });
+        } else {
+            let victim = &mut self.state.owners[usize::from(key.owner)];
+            if victim.connected && victim.phase != Phase::Gone {
+                victim.down.push(Message::PushedRevocation);
+            }
         }
         if !now {
             self.state.key = Some(Key { revoked: true, ..key });
@@ -125,15 +134,16 @@ impl Server<'_> {
         Message::Busy { counter: self.state.counter }
     }
 
-    fn release(&mut self, value: u8) -> Message {
+    /// Whether it was theirs.
+    fn release(&mut self, value: u8) -> bool {
         let theirs = self.state.key.is_some_and(|key| key.owner == value);
         if !theirs && (self.rules.release_checks_owner || self.state.key.is_none()) {
-            return Message::Released(false);
+            return false;
         }
         if self.pass_on(None).is_none() {
             self.state.key = None;
         }
-        Message::Released(true)
+        true
     }
 
     fn lengthen(&mut self, term: u8) {
@@ -144,8 +154,8 @@ impl Server<'_> {
         }
     }
 
-    fn renew(&mut self, value: u8, term: u8) -> Message {
-        let newest = self.state.counter == self.state.owners[usize::from(value)].token;
+    fn renew(&mut self, value: u8, term: u8, newest: u8) -> Message {
+        let newest = self.state.counter == newest;
         let ours = match self.state.key {
             None if !self.rules.renew_never_creates => {
                 self.set(value, term);
@@ -162,21 +172,32 @@ impl Server<'_> {
         Message::Renewed { term, newest }
     }
 
-    fn hand_over(&mut self, from: u8, to: u8, last: bool) -> Message {
+    fn hand_over(&mut self, from: u8, to: Heirs) -> Message {
+        let (Heirs { first, turns, row, .. }, mut count) = (to, to.count());
         let theirs = self.state.key.is_some_and(|key| key.owner == from);
         if !theirs && self.rules.hand_over_checks_owner {
             return Message::NotHanded;
         }
-        self.unqueue(to);
-        if last && self.pass_on(None).is_some() {
-            self.enqueue(to);
+        self.unqueue(first);
+        if turns == 0 && self.pass_on(None).is_some() {
+            self.enqueue(first);
             self.sights.note(Sight::AnotherProcessGotItsTurn);
             return Message::Queued;
         }
-        self.set(to, TTL);
-        if self.rules.hand_over_raises_counter {
-            self.next_token();
+        if count == 1 {
+            self.set(first, TTL);
+            if self.rules.hand_over_raises_counter {
+                self.next_token();
+            }
+            return Message::Handed(self.state.counter);
         }
-        Message::Handed(self.state.counter)
+        self.set(row, TTL);
+        if turns > 0 && turns < count && !self.state.queue.is_empty() {
+            self.sights.note(Sight::RowCutShort);
+            count = turns;
+        }
+        let token = self.state.counter + 1;
+        self.state.counter += if self.rules.row_raises_counter_for_each { count } else { 1 };
+        Message::HandedToRow { token, count }
     }
 }

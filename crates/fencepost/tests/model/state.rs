@@ -7,7 +7,9 @@ pub(crate) const TERM: u8 = 2;
 pub(crate) const LONG: u8 = 5;
 pub(crate) const DRIFT: u8 = 1;
 
-pub(crate) const OWNERS: usize = 3;
+pub(crate) const OWNERS: usize = 4;
+/// Values from here on are identities of rows, by the number of the owner that handed the lock to it and how often it did.
+pub(crate) const ROWS: u8 = 4;
 
 /// A short queue of messages, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,26 +64,72 @@ pub(crate) enum Request {
     Try,
     /// A `leave` step.
     Leave,
-    /// A `free` step for a value, which may be that of a chosen waiter that is gone.
+    /// A `quit` step.
+    Quit,
+    /// A `free` step for a value, which may be that of a chosen waiter that is gone, or of a row.
     Release(u8),
-    Renew(u8),
-    /// A `hand` step; `last` if the lock may not stay in the process while others queue.
+    /// The same in the background, for a row that one member does not want.
+    Free(u8),
+    /// For a value, and for how long; `newest` is the counter if nobody was granted the lock since.
+    Renew {
+        value: u8,
+        term: u8,
+        newest: u8,
+    },
+    /// A `hand` step.
     HandOver {
         from: u8,
-        to: u8,
-        last: bool,
+        to: Heirs,
     },
+}
+
+/// Whom a lock is handed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Heirs {
+    /// Named to the server.
+    pub(crate) first: u8,
+    /// All of them, as bits; with more than one they are a row.
+    pub(crate) members: u8,
+    /// How often the lock may stay in the process while others queue.
+    pub(crate) turns: u8,
+    /// The identity of the row.
+    pub(crate) row: u8,
+}
+
+impl Owner {
+    /// What is given back now.
+    pub(crate) fn giving(&self) -> u8 {
+        self.also.filter(|_| self.second).unwrap_or(self.value)
+    }
+}
+
+impl Heirs {
+    pub(crate) fn count(self) -> u8 {
+        u8::try_from(self.members.count_ones()).unwrap_or(u8::MAX)
+    }
 }
 
 /// What the server sends to a client, replies and pushes in one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Message {
     Granted(u8),
-    Busy { counter: u8 },
+    Busy {
+        counter: u8,
+    },
     Released(bool),
-    Renewed { term: u8, newest: bool },
+    Left(bool),
+    HasQuit,
+    Renewed {
+        term: u8,
+        newest: bool,
+    },
     NotRenewed,
     Handed(u8),
+    /// To a row: the first token, and how many there are.
+    HandedToRow {
+        token: u8,
+        count: u8,
+    },
     NotHanded,
     Queued,
     PushedGrant(u8),
@@ -102,6 +150,8 @@ pub(crate) enum Phase {
     Asking,
     /// Told that the lock is held by somebody else, or seated behind others of its process.
     Waiting,
+    /// Its turn in a row has come, and it leaves the queue first.
+    Quitting,
     /// Has a guard that says held.
     Holding,
     /// Has a guard that says lost; nothing was given back yet.
@@ -121,8 +171,49 @@ pub(crate) enum Place {
     None,
     Waiting,
     Chosen,
-    Granted { token: u8, age: u8 },
+    /// Has a place in a row, or is about to get one.
+    InRow,
+    /// Had one when the server granted it the lock otherwise.
+    Served,
+    Granted {
+        token: u8,
+        age: u8,
+        row: Option<Turn>,
+    },
     Left,
+}
+
+impl Place {
+    /// Chosen alone, or handed the lock so.
+    pub(crate) fn is_handed(self) -> bool {
+        matches!(self, Self::Chosen | Self::Granted { row: None, .. })
+    }
+}
+
+/// A turn in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Turn {
+    /// What the server has the lock under.
+    pub(crate) row: u8,
+    /// The largest token of the row.
+    pub(crate) newest: u8,
+}
+
+/// A row of which somebody has not had its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Row {
+    pub(crate) turn: Turn,
+    /// Owners and their tokens.
+    pub(crate) next: Line<(u8, u8)>,
+    /// Since the last answered request was sent that set the server's timer.
+    pub(crate) age: u8,
+}
+
+/// A revocation of what a row has, which is not an owner's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RowLetter {
+    pub(crate) row: u8,
+    pub(crate) read: bool,
 }
 
 /// One owner, with a connection of its own.
@@ -133,21 +224,33 @@ pub(crate) struct Owner {
     pub(crate) age: u8,
     /// The counter in the last answer, if there was one.
     pub(crate) counter: Option<u8>,
+    /// It is the one that the hand-over to its row has named.
+    pub(crate) was_first: bool,
     /// A grant by push that was not looked at yet.
     pub(crate) letter: Option<u8>,
     /// Validity left, as the guard counts it.
     pub(crate) left: u8,
     pub(crate) token: u8,
+    /// It holds by a turn.
+    pub(crate) turn: Option<Turn>,
     pub(crate) renewing: bool,
     pub(crate) revoked: bool,
     /// Something was sent that may have to be undone.
     pub(crate) asked: bool,
+    /// It had been chosen alone when it asked.
+    pub(crate) knew: bool,
     pub(crate) place: Place,
     /// A hand-over to this waiter was begun, and how it ended is unknown.
     pub(crate) uncertain: bool,
-    /// Giving back: whose lock, and to whom.
+    /// Giving back: whose lock, the row that it may have gone to, and to whom.
     pub(crate) value: u8,
-    pub(crate) to: Option<u8>,
+    pub(crate) also: Option<u8>,
+    /// It gives back the second one.
+    pub(crate) second: bool,
+    /// How many rows it has handed the lock to.
+    pub(crate) rows: u8,
+    pub(crate) to: Option<Heirs>,
+    pub(crate) repeated: bool,
     pub(crate) last: bool,
     pub(crate) asks: u8,
     pub(crate) renewals: u8,
@@ -177,8 +280,13 @@ pub(crate) struct State {
     pub(crate) counter: u8,
     pub(crate) queue: Line<u8>,
     pub(crate) owners: [Owner; OWNERS],
+    pub(crate) row: Option<Row>,
+    pub(crate) row_letter: Option<RowLetter>,
     /// Tokens that a guard was made of, as bits.
     pub(crate) used: u32,
+    /// Somebody looked at its grant when that was over, and the server may serve it beside that: it had a turn in a row and had asked,
+    /// or a hand-over that named it was dropped.
+    pub(crate) overslept: bool,
     pub(crate) breaks: u8,
     pub(crate) cancels: u8,
     pub(crate) aborts: u8,

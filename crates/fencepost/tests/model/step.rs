@@ -1,10 +1,11 @@
 //! Everything that can happen next: the world's part of it here, the clients' in `client.rs`.
 
 use crate::client::Client;
+use crate::row::read_row_letter;
 use crate::rules::{Limits, Rules};
 use crate::search::{Promise, Sight, Sights};
 use crate::server::Server;
-use crate::state::{LONG, Message, Phase, Place, Request, State, TERM, TTL};
+use crate::state::{Heirs, LONG, Message, Phase, Place, ROWS, Request, State, TERM, TTL};
 
 /// One thing that happens. Numbers are owners.
 #[derive(Clone, Copy, Debug)]
@@ -23,17 +24,18 @@ pub(crate) enum Step {
     GiveUp(u8),
     Renew(u8),
     GiveBack(u8),
+    Pass(u8),
     SendRelease(u8),
     HandOver {
         from: u8,
-        to: u8,
-        last: bool,
+        to: Heirs,
     },
     AbortRelease(u8),
     /// The connection ends; a push that was under way may still come out of it.
     Break(u8, bool),
     Reconnect(u8),
     Revoke,
+    ReadRowLetter,
     Tick,
     /// The key expires within its last tick.
     ExpireEarly,
@@ -45,6 +47,23 @@ pub(crate) struct Next {
     pub(crate) step: Step,
     pub(crate) state: State,
     pub(crate) broken: Option<Promise>,
+}
+
+/// What a search begins with.
+pub(crate) fn start(limits: &Limits) -> State {
+    let (mut state, mut sights, rules) = (limits.start(), Sights::default(), &Rules::ALL);
+    let together = limits.processes.iter().take_while(|process| **process == limits.processes[0]).count();
+    for me in (0..together).filter(|_| limits.begun) {
+        let mut client = Client { state: &mut state, rules, limits, sights: &mut sights, me, broken: None };
+        client.start();
+        if let Some(request) = state.owners[me].up.pop() {
+            let mut server = Server { state: &mut state, rules, deceived: false, sights: &mut sights };
+            let reply = server.run(u8::try_from(me).unwrap_or(0), request);
+            state.owners[me].down.push(reply);
+            Client { state: &mut state, rules, limits, sights: &mut sights, me, broken: None }.read();
+        }
+    }
+    state
 }
 
 /// All that can happen in a state.
@@ -65,7 +84,7 @@ pub(crate) fn all(from: &State, rules: &Rules, limits: &Limits, sights: &mut Sig
                         state.owners[at].down.push(reply);
                     }
                     // Who only waits for this to be done has nothing to delay.
-                    if matches!(reply, Message::Released(_)) {
+                    if matches!(reply, Message::Released(_) | Message::Left(_)) {
                         let mut client =
                             Client { state: &mut state, rules, limits, sights, me: at, broken: None };
                         while !client.state.owners[at].down.is_empty() {
@@ -117,18 +136,19 @@ pub(crate) fn all(from: &State, rules: &Rules, limits: &Limits, sights: &mut Sig
                 act(Step::Renew(index), &|client| client.renew());
             }
             Phase::Giving if can_send => {
-                let mut nobody = true;
-                for (heir, _) in (0u8..).zip(limits.processes) {
-                    if !owner.may_choose(from, limits, at, usize::from(heir)) {
-                        continue;
-                    }
-                    nobody = false;
-                    for last in [false, true].into_iter().take(1 + usize::from(limits.last_turns)) {
-                        let step = Step::HandOver { from: index, to: heir, last };
-                        act(step, &|client| client.hand_over(heir, last));
+                let may_choose = |heir: &u8| {
+                    owner.also.is_none() && owner.may_choose(from, limits, at, usize::from(*heir))
+                };
+                let members = (0..ROWS).filter(may_choose).fold(0, |members, heir| members | 1 << heir);
+                for first in (0..ROWS).filter(|heir| members >> heir & 1 == 1) {
+                    let row = rules.row_value(index, owner.rows, first);
+                    let to = Heirs { first, members, turns: 0, row };
+                    for turns in if limits.last_turns { 0 } else { to.count() }..=to.count() {
+                        let to = Heirs { turns, ..to };
+                        act(Step::HandOver { from: index, to }, &|client| client.hand_over(to));
                     }
                 }
-                if nobody {
+                if members == 0 {
                     act(Step::SendRelease(index), &|client| client.release());
                 }
             }
@@ -143,7 +163,11 @@ pub(crate) fn all(from: &State, rules: &Rules, limits: &Limits, sights: &mut Sig
         if owner.phase == Phase::Lost || owner.phase == Phase::Holding && !owner.renewing {
             act(Step::GiveBack(index), &|client| client.give_back());
         }
-        if matches!(owner.phase, Phase::Asking | Phase::Waiting) && from.cancels > 0 {
+        let has_lock = matches!(owner.phase, Phase::Holding | Phase::Lost);
+        if has_lock && from.row.is_some_and(|row| owner.turn == Some(row.turn)) {
+            act(Step::Pass(index), &|client| client.pass());
+        }
+        if matches!(owner.phase, Phase::Asking | Phase::Waiting | Phase::Quitting) && from.cancels > 0 {
             act(Step::GiveUp(index), &|client| {
                 client.state.cancels -= 1;
                 client.give_up();
@@ -171,6 +195,12 @@ pub(crate) fn all(from: &State, rules: &Rules, limits: &Limits, sights: &mut Sig
             to(Step::Revoke, state, None);
         }
     }
+    if from.row_letter.is_some_and(|letter| !letter.read) {
+        let mut state = *from;
+        read_row_letter(&mut state);
+        sights.note(Sight::RowRevoked);
+        to(Step::ReadRowLetter, state, None);
+    }
     if from.vanishings > 0 && from.key.is_some() {
         to(Step::Vanish, State { key: None, vanishings: from.vanishings - 1, ..*from }, None);
     }
@@ -184,6 +214,9 @@ fn tick(from: &State, rules: &Rules, sights: &mut Sights) -> State {
     let mut state = *from;
     state.key = state.key.map(|key| crate::state::Key { left: key.left.saturating_sub(1), ..key });
     state.key = state.key.filter(|key| key.left > 0);
+    if let Some(row) = &mut state.row {
+        row.age = (row.age + 1).min(TTL);
+    }
     for owner in &mut state.owners {
         // Older than this makes no difference.
         let oldest = match owner.phase {
@@ -194,8 +227,8 @@ fn tick(from: &State, rules: &Rules, sights: &mut Sights) -> State {
             _ => 0,
         };
         owner.age = (owner.age + 1).min(oldest);
-        if let Place::Granted { token, age } = owner.place {
-            owner.place = Place::Granted { token, age: (age + 1).min(TTL) };
+        if let Place::Granted { token, age, row } = owner.place {
+            owner.place = Place::Granted { token, age: (age + 1).min(TTL), row };
         }
         if owner.phase == Phase::Holding {
             owner.left -= 1;
@@ -213,6 +246,6 @@ fn tick(from: &State, rules: &Rules, sights: &mut Sights) -> State {
 impl Request {
     /// Whether this may still hand the lock to an owner.
     pub(crate) fn hands_to(self, owner: usize) -> bool {
-        matches!(self, Self::HandOver { to, .. } if usize::from(to) == owner)
+        matches!(self, Self::HandOver { to, .. } if usize::from(to.first) == owner)
     }
 }
