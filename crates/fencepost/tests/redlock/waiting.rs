@@ -13,6 +13,14 @@ fn wait(locks: &Locks) -> JoinHandle<Guard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
+/// Holds the lock on every node. One that has not heard of the holder yet would give it to a waiter, over and over, which stands in no
+/// queue there.
+async fn hold(fleet: &Fleet, locks: &Locks) -> Guard {
+    let guard = take(locks).await;
+    until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    guard
+}
+
 fn queue(fleet: &Fleet, node: usize) -> Vec<String> {
     let entries = fleet[node].cli(&["LRANGE", QUEUE, "0", "-1"]);
     entries.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
@@ -26,7 +34,7 @@ async fn queued(fleet: &Fleet, count: usize) {
 async fn a_release_takes_the_waiter_out_of_the_queues_and_wakes_it() {
     let fleet = declared(3, CALM).await;
     let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
-    let guard = take(&locks).await;
+    let guard = hold(&fleet, &locks).await;
     let waiter = wait(&others);
     queued(&fleet, 1).await;
     let channel = queue(&fleet, 0)[0].split(' ').next().unwrap().to_owned();
@@ -53,7 +61,7 @@ fn publications(fleet: &Fleet) -> u64 {
 async fn a_waiter_that_is_told_so_looks_before_its_time() {
     let fleet = declared(3, CALM).await;
     let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
-    let guard = take(&locks).await;
+    let guard = hold(&fleet, &locks).await;
     let waiter = wait(&others);
     queued(&fleet, 1).await;
     let entry = queue(&fleet, 0).remove(0);
@@ -78,7 +86,7 @@ async fn a_waiter_that_is_told_so_looks_before_its_time() {
 async fn the_entry_of_a_dead_waiter_is_passed_over() {
     let fleet = declared(3, CALM).await;
     let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
-    let guard = take(&locks).await;
+    let guard = hold(&fleet, &locks).await;
     // As a process leaves them that was killed.
     for node in fleet.iter() {
         for dead in ["0000000000000000", "1111111111111111"] {
@@ -97,7 +105,7 @@ async fn the_entry_of_a_dead_waiter_is_passed_over() {
 async fn a_waiter_outlives_a_node_that_dies_and_the_holders_release() {
     let mut fleet = declared(3, CALM).await;
     let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
-    let guard = take(&locks).await;
+    let guard = hold(&fleet, &locks).await;
     let waiter = wait(&others);
     queued(&fleet, 1).await;
     fleet[0].kill();
