@@ -1,18 +1,18 @@
 //! An explicit-state search of the protocol on one Redis server: the scripts in `src/backends/redis/*.lua` together with
 //! the client's rules in `claim.rs`, `cohort.rs`, `hold.rs` and `lease.rs`.
 //!
-//! **Modelled.** One lock with its key, counter and queue; two or three owners in one to three processes, each with
+//! **Modelled.** One lock with its key, counter and queue; two to four owners in one to three processes, each with
 //! requests in order one way and replies and pushes in order the other way, any of them delayed at will; connections
 //! that end, with requests that the server runs later or never, replies that are lost, pushes that reach nobody, a dead
 //! subscription, or the client long after newer answers; waiters that give up; holders that pause, renew, extend, lose
-//! their lease, release, or drop the release; hand-overs inside a process, to one or to a row; revocations; a server whose timers run up
-//! to a tick fast; and, where only tokens are at stake, keys that disappear before their time. Clients are freer than the
-//! real ones: where those wait for a timer, these act at any moment or never.
+//! their lease, release, or drop the release; hand-overs inside a process, to one or to a row; revocations; a server whose
+//! timers run up to a tick fast; and, where only tokens are at stake, keys that disappear before their time. Clients are freer
+//! than the real ones: where those wait for a timer, these act at any moment or never.
 //!
 //! **Not modelled.** Loss of the counter and the clock that it restarts from, restarts of the server, `attach`, foreign
 //! clients of the same key, errors in the middle of a script, expiry of the queue (it only ever helps), fairness, whether who
-//! waits is served in the end, choosing some of those who wait in a process and not all, and, of rows, what others see of them
-//! (`pass`) and members that detach the lock. `redis_storm.rs` tries those on a real server.
+//! waits is served in the end, choosing some of those who wait in a process and not all, and, of rows, two at a time, what others
+//! see of them (`pass`), and members that detach the lock. `redis_storm.rs` tries those on a real server.
 //!
 //! Every rule that is switched off has to yield a counterexample, or the search would prove nothing. All numbers are
 //! small on purpose: a search covers *every* order of events within its limits, which is where such protocols break.

@@ -2,8 +2,8 @@
 //! other. The server has it under an identity of the row; memory says whose turn it is.
 
 use crate::client::Client;
-use crate::search::Sight;
-use crate::state::{Heirs, Owner, Phase, Place, ROWS, Request, Row, RowLetter, State, TTL, Turn};
+use crate::search::{Sight, Sights};
+use crate::state::{Heirs, Line, Owner, Phase, Place, ROWS, Request, Row, RowLetter, State, TTL, Turn};
 
 impl Heirs {
     /// The first one first.
@@ -44,7 +44,7 @@ impl State {
     }
 
     /// Gives the next member its turn that is still there; `false`, and nobody is left, if nobody is.
-    fn take_turn(&mut self, turn: Turn, sights: &mut crate::search::Sights, from_send: bool) -> bool {
+    fn take_turn(&mut self, turn: Turn, sights: &mut Sights, from_send: bool) -> bool {
         let Some(mut row) = self.row_of(Some(turn)) else { return false };
         let revoked = self.row_letter == Some(RowLetter { row: turn.row, read: true });
         let served =
@@ -82,7 +82,7 @@ impl Client<'_> {
         let (Some(to), age) = (self.it().to, self.it().age) else { return };
         let turn = Turn { row: to.row, newest: token + count - 1 };
         self.other(to.first).uncertain = false;
-        let mut row = Row { turn, next: crate::state::Line::EMPTY, age: age.min(TTL) };
+        let mut row = Row { turn, next: Line::EMPTY, age: age.min(TTL) };
         for (index, member) in (0u8..).zip(to.lined_up()) {
             if index < count {
                 row.next.push((member, token + index));
@@ -114,8 +114,8 @@ impl Client<'_> {
 
     /// The choice has no outcome: who is left finds out by itself.
     pub(crate) fn drop_row(&mut self, to: Heirs) {
-        let here = |client: &mut Self, member: &u8| client.other(*member).place == Place::InRow;
-        if let Some(first) = to.lined_up().find(|member| here(self, member)) {
+        let here = |member: &u8| self.state.owners[usize::from(*member)].place == Place::InRow;
+        if let Some(first) = to.lined_up().find(here) {
             // It is told to ask.
             self.other(first).asks += 1;
         }
