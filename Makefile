@@ -21,7 +21,7 @@ export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test test-python wheel python soak mutants model sim bench bench-peers compare bench-python man completions install clean
+.PHONY: help deps build lint test test-python wheel python ordinary soak mutants model sim bench bench-peers compare bench-python man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,10 @@ python: $(TOOLS)/.done ## Install the wheel, unoptimised, into a fresh environme
 wheel: $(TOOLS)/.done ## Build the Python wheel, optimised, into dist
 	@PATH="$(abspath $(TOOLS)/bin):$$PATH" $(TOOLS)/bin/pip wheel --no-build-isolation --no-deps --no-cache-dir \
 	  --disable-pip-version-check --wheel-dir dist .
+
+ordinary: deps build python ## Use the command and the Python package as people do, with random options; SECS=60, SEED= draws one again
+	@$(INSTALLED)/bin/python scripts/ordinary $(TARGET)/release/fencepost $(FENCEPOST_SERVERS) \
+	  --seconds $(or $(SECS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: deps build ## Torture every store in turn, MINUTES=60 in all; figures and reports go to target/soak
 	@PYTHON=$(PYTHON) sh scripts/soak $(TARGET)/release/fencepost $(MINUTES) $(TARGET)/soak

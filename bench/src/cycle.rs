@@ -141,7 +141,7 @@ pub(crate) fn redis(server: &Server, rounds: usize) {
             many.push((cycles(), bare(&runtime, &mut socket, &ours, tasks)));
             many_trivial.push((cycles(), bare(&runtime, &mut socket, &trivial, tasks)));
         }
-        let goal = (tasks == TASKS).then_some(0.6);
+        let goal = (tasks == TASKS).then_some(0.7);
         report_rates(&format!("redis, {tasks} tasks: rate / our scripts pipelined"), None, &many);
         report_rates(&format!("redis, {tasks} tasks: rate / trivial pipelined"), goal, &many_trivial);
     }

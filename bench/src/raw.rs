@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const TURN: &str = include_str!("../../crates/fencepost/src/backends/redis/turn.lua");
+const OPS: &str = include_str!("../../crates/fencepost/src/backends/redis/scripts/ops.lua");
 
 /// What a lock client without a token does: set if absent, compare and delete.
 const TRIVIAL_ACQUIRE: &str = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])";
@@ -32,8 +32,8 @@ pub(crate) struct Scripts {
 impl Scripts {
     /// Fencepost's own.
     pub(crate) fn ours(addr: SocketAddr) -> Self {
-        let turn = load(addr, TURN);
-        Self { acquire: turn.clone(), release: turn, ours: true }
+        let ops = load(addr, OPS);
+        Self { acquire: ops.clone(), release: ops, ours: true }
     }
 
     /// The shortest that could be called a lock.
@@ -49,17 +49,15 @@ impl Scripts {
         for name in names {
             let (lock, fence, queue) = (
                 format!("lock:{name}"),
-                format!("{{lock:{name}}}:fence:bench"),
-                format!("{{lock:{name}}}:queue"),
+                format!("{{lock:{name}}}:fence"),
+                format!("{{lock:{name}}}:waiting"),
             );
             if self.ours {
                 let keys = [lock.as_str(), &fence, &queue];
                 let [a, b, c] = keys;
-                command(
-                    &mut acquires,
-                    &["EVALSHA", &self.acquire, "3", a, b, c, "wait", &value, "1000", "30000"],
-                );
-                command(&mut releases, &["EVALSHA", &self.release, "3", a, b, c, "free", &value, "1000"]);
+                command(&mut acquires, &["EVALSHA", &self.acquire, "3", a, b, c, "wait", &value, "30000"]);
+                // By the entry: the token is not known when these bytes are made.
+                command(&mut releases, &["EVALSHA", &self.release, "3", a, b, c, "leave", &value, ""]);
             } else {
                 command(&mut acquires, &["EVALSHA", &self.acquire, "1", &lock, &value, "30000"]);
                 command(&mut releases, &["EVALSHA", &self.release, "1", &lock, &value]);

@@ -19,7 +19,7 @@ pub(crate) fn run(rounds: usize) {
     let each = format!("{}ms", 100 * rounds);
     let measure = |store: &str, url: &str| measure(&program, (store, url), &each);
     let folder = Folder::new("bench");
-    measure("file", &format!("file://{}", folder.path().display()));
+    measure("file", &format!("file://{}", folder.path().join("locks").display()));
     measure("Redis", &redis::Server::start().url());
     let fleet = redis::Fleet::start(5);
     runtime().block_on(Locks::init(&fleet.url(), false)).expect("a new deployment");

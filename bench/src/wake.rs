@@ -47,7 +47,7 @@ pub(crate) fn report(
 pub(crate) fn redis(server: &Server, rounds: usize) {
     let (url, addr) = (server.url(), server.addr().to_string());
     Token::connect(server.addr()).push(NAME);
-    report("redis, waking another process / blocking pop", Some(2.6), (&url, rounds), |_| {
+    report("redis, waking another process / blocking pop", Some(2.2), (&url, rounds), |_| {
         pair("token", &addr)
     });
 }

@@ -106,7 +106,7 @@ fn redis(rounds: usize) {
         Peer::node("redis-semaphore", &url),
     ];
     let table = Table::measure("redis", peers, raw, rounds);
-    table.compare_rates("redis, 64 tasks: rate / rslock on one node", Some(1.0), "rslock, one node", 64);
+    table.compare_rates("redis, 64 tasks: rate / rslock on one node", Some(1.1), "rslock, one node", 64);
     table.compare_handovers(
         "redis, 8 processes: hand-overs / python-redis-lock",
         Some(6.0),

@@ -1,13 +1,15 @@
 //! The command line as typed: flags, their help and their first check. What they mean is decided in `cmd`.
 
 use std::ffi::OsString;
+use std::io::{BufRead as _, Read as _};
 use std::path::PathBuf;
 use std::time::Duration;
+use std::{fmt, io};
 
 use clap::{Args, Parser, Subcommand};
-use fencepost::{Handle, Name, Wait, parse_duration};
+use fencepost::{FencingToken, Handle, Name, Wait, parse_duration};
 
-use crate::exit;
+use crate::exit::{self, Failure, system};
 
 /// Distributed locks for shells and scripts: one holder at a time, a fencing token each time.
 #[derive(Debug, Parser)]
@@ -42,7 +44,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) store_file: Option<PathBuf>,
 
-    /// Print JSON: one value on stdout; errors as one object on stderr
+    /// Print JSON: one value on stdout; errors and warnings on stderr, an object a line
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -50,7 +52,7 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
 
-    /// Say nothing but errors
+    /// Say nothing but errors: no warnings, nothing about waiting
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
@@ -74,6 +76,9 @@ pub(crate) enum Command {
     #[cfg(feature = "torture")]
     #[command(hide = true)]
     TortureWorker(TortureWorker),
+    #[cfg(feature = "torture")]
+    #[command(hide = true)]
+    TortureCommand(TortureCommand),
     #[command(hide = true, subcommand)]
     Generate(Generate),
 }
@@ -175,11 +180,49 @@ pub(crate) struct LockOptions {
     pub(crate) note: Option<String>,
 }
 
+/// A handle as it was given. It is a key, so an error of ours never quotes it, as those of arguments do.
+#[derive(Clone)]
+pub(crate) struct HandleArgument(String);
+
+/// Bytes of stdin that are read for one; the longest has a third of that.
+const MOST_OF_HANDLE: u64 = 8192;
+
+impl HandleArgument {
+    /// Parses it, or the first line of stdin if it is `-`.
+    pub(crate) fn read(&self) -> Result<Handle, Failure> {
+        let mut line = String::new();
+        let text = match self.0.as_str() {
+            "-" => {
+                io::stdin()
+                    .lock()
+                    .take(MOST_OF_HANDLE)
+                    .read_line(&mut line)
+                    .map_err(system("reading stdin"))?;
+                line.trim_end()
+            }
+            text => text,
+        };
+        Ok(text.parse::<Handle>()?)
+    }
+}
+
+impl From<String> for HandleArgument {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for HandleArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a handle")
+    }
+}
+
 /// Make a lock from `acquire` end one ttl from now
 #[derive(Debug, Args)]
 pub(crate) struct Extend {
-    /// What `acquire` printed
-    pub(crate) handle: Handle,
+    /// What `acquire` printed, or `-` to read it from stdin: other users can read the arguments of a process
+    pub(crate) handle: HandleArgument,
 
     /// How long from now [default: the store's `ttl` parameter, else 30s]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
@@ -189,8 +232,8 @@ pub(crate) struct Extend {
 /// Give back a lock from `acquire`
 #[derive(Debug, Args)]
 pub(crate) struct Release {
-    /// What `acquire` printed
-    pub(crate) handle: Handle,
+    /// What `acquire` printed, or `-` to read it from stdin: other users can read the arguments of a process
+    pub(crate) handle: HandleArgument,
 }
 
 /// List the locks that are held, with their holders
@@ -211,12 +254,14 @@ pub(crate) struct Show {
 /// Take a lock away from its holder
 ///
 /// The holder's renewals are refused and it is told the reason; the lock is free when it has let go or its lease
-/// ends. Prints a fresh token, larger than the holder's: record ("activate") it at the resource that the lock
+/// ends. Only the holder that is found, or that --token names, loses the lock: whoever comes after it keeps it. On a
+/// terminal, and without --token, it shows the holder and asks first. Prints a fresh token, larger than the holder's: record ("activate") it at the resource that the lock
 /// protects, since only that keeps a holder that does not listen from writing there.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  fencepost force-release deploy --reason 'host is gone, see ticket 123'")]
+  fencepost show deploy
+  fencepost force-release deploy --token 1760000000000000 --reason 'host is gone, see ticket 123'")]
 pub(crate) struct ForceRelease {
     #[command(flatten)]
     pub(crate) target: Target,
@@ -228,6 +273,10 @@ pub(crate) struct ForceRelease {
     /// Free the lock at once, although the holder may still be at work
     #[arg(long)]
     pub(crate) now: bool,
+
+    /// Only from the holder with this token, as `show` prints it; asks nothing
+    #[arg(long, value_name = "N", value_parser = parse_token)]
+    pub(crate) token: Option<FencingToken>,
 }
 
 /// Declare a new deployment, where a store needs that
@@ -270,7 +319,8 @@ pub(crate) struct Bench {
 
 /// Attack a store with many clients, break them, and check what they saw
 ///
-/// Starts clients, each a process of its own, that take locks, hold them for a while, and read and write registers under them.
+/// Starts clients, each a process of its own, that take locks, hold them for a while, and read and write registers under them. Every
+/// fourth client runs a command by `fencepost run` instead, with all kinds of options, and stops and kills that.
 /// Meanwhile clients are paused (past the end of their leases, too) and killed, and their connections are cut. From what they
 /// say it is checked that no two held a lock at once by what their guards said, that tokens are unique and in order, that
 /// registers which refuse a smaller token lose no update, and that nothing is left behind.
@@ -328,6 +378,17 @@ pub(crate) struct TortureWorker {
     pub(crate) ttl: Duration,
     #[arg(long)]
     pub(crate) seed: u64,
+    /// Whether it may break the commands that it runs
+    #[arg(long)]
+    pub(crate) rough: bool,
+}
+
+/// The command that a client of a run has under a lock
+#[cfg(feature = "torture")]
+#[derive(Debug, Args)]
+pub(crate) struct TortureCommand {
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) lasts: Duration,
 }
 
 /// Write what packagers install beside the binary
@@ -351,6 +412,11 @@ fn parse_minutes(text: &str) -> Result<f64, String> {
         Ok(minutes) if (0.01..=100_000.0).contains(&minutes) => Ok(minutes),
         _ => Err("a number of minutes, such as `2` or `0.5`".to_owned()),
     }
+}
+
+fn parse_token(text: &str) -> Result<FencingToken, String> {
+    let token = text.parse().ok().and_then(FencingToken::new);
+    token.ok_or_else(|| "a token is a whole number, as `fencepost show` prints it".to_owned())
 }
 
 fn parse_wait(text: &str) -> fencepost::Result<Wait> {

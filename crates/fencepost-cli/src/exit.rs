@@ -6,6 +6,10 @@ use std::io;
 use fencepost::{Error, Holder, Name};
 use serde::Serialize;
 
+/// The user did not agree.
+pub(crate) const DECLINED: u8 = 1;
+/// `list` could not read every lock.
+pub(crate) const INCOMPLETE: u8 = 1;
 /// `torture` has found what must not be.
 #[cfg(feature = "torture")]
 pub(crate) const VIOLATION: u8 = 1;
@@ -31,13 +35,13 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const HELP: &str = "\
 Exit codes:
   the command's own under `run` (128 + N if signal N killed it; 126, 127 as in a shell)
-  1   `torture` found a violation
+  1   `list` could not read every lock; `force-release` was not agreed to; `torture` found a violation
   2   `torture` found none, but saw too little to say anything
   64  wrong usage or configuration
   69  the store is out of reach
   70  the lock was lost (under `run`: and the command was ended)
   71  the operating system refused a process, file or descriptor
-  75  the lock is busy, or was not free in time";
+  75  the lock is busy, was not free in time, or has changed hands";
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -86,7 +90,7 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Lock(error) => match error {
-                Error::Busy { .. } | Error::Timeout { .. } => BUSY,
+                Error::Busy { .. } | Error::Timeout { .. } | Error::Changed { .. } => BUSY,
                 Error::Lost { .. } => LOST,
                 Error::Invalid { .. } | Error::Config { .. } | Error::Unsupported { .. } => USAGE,
                 _ => UNAVAILABLE,
@@ -135,10 +139,14 @@ impl Failure {
                 "wait longer, or take the lock back with `fencepost force-release {} --reason TEXT`",
                 quoted(name.as_str())
             ),
+            // The store runs, and its error says what it needs.
+            Error::Unavailable { source, .. } if source.to_string().contains("`fencepost init") => {
+                return None;
+            }
             Error::Unavailable { .. } => {
                 "check that the store runs and that `--store` or FENCEPOST_STORE names it".to_owned()
             }
-            Error::Lost { name, .. } => who_has(name),
+            Error::Lost { name, .. } | Error::Changed { name, .. } => who_has(name),
             _ => return None,
         })
     }
@@ -157,6 +165,7 @@ impl Failure {
                 Error::Busy { name, .. }
                 | Error::Timeout { name, .. }
                 | Error::Lost { name, .. }
+                | Error::Changed { name, .. }
                 | Error::Uncertain { name, .. } => Some(name),
                 _ => None,
             },
@@ -170,6 +179,7 @@ fn kind(error: &Error) -> &'static str {
         Error::Busy { .. } => "busy",
         Error::Timeout { .. } => "timeout",
         Error::Lost { .. } => "lost",
+        Error::Changed { .. } => "changed",
         Error::Unavailable { .. } => "unavailable",
         Error::Uncertain { .. } => "uncertain",
         Error::Unsupported { .. } => "unsupported",

@@ -7,6 +7,7 @@ mod args;
 mod cmd;
 mod exit;
 mod guardian;
+mod log;
 mod output;
 mod signals;
 mod store;

@@ -1,9 +1,10 @@
 //! What people and programs read: results on stdout, everything else on stderr, JSON where asked for.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use fencepost::{Holder, NodeView, format_duration};
+use fencepost::{Holder, NodeView, format_duration, is_unfit};
 use serde::Serialize;
 
 use crate::args::Global;
@@ -28,8 +29,7 @@ impl Console {
 
     /// Prints a result: JSON if asked for, else text.
     pub(crate) fn result(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        let mut out =
-            if self.json { serde_json::to_string(json).map_err(system("writing JSON"))? } else { text() };
+        let mut out = if self.json { to_json(json).map_err(system("writing JSON"))? } else { text() };
         if out.is_empty() {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Console {
     /// Says something that nobody has to read.
     pub(crate) fn note(&self, text: &str) {
         if self.is_chatty() {
-            let _ = writeln!(io::stderr(), "fencepost: {text}");
+            let _ = writeln!(io::stderr(), "fencepost: {}", one_line(text));
         }
     }
 
@@ -62,20 +62,47 @@ impl Console {
         let Some(report) = failure.report() else { return };
         let mut stderr = io::stderr().lock();
         if self.json {
-            let json = serde_json::to_string(&report).unwrap_or_else(|_| r#"{"error":"system"}"#.to_owned());
+            let json = to_json(&report).unwrap_or_else(|_| r#"{"error":"system"}"#.to_owned());
             let _ = writeln!(stderr, "{json}");
             return;
         }
-        let _ = writeln!(stderr, "fencepost: {}", report.message);
+        let _ = writeln!(stderr, "fencepost: {}", one_line(&report.message));
         if let Some(next) = failure.next_step() {
-            let _ = writeln!(stderr, "  next: {next}");
+            let _ = writeln!(stderr, "  next: {}", one_line(&next));
         }
     }
 }
 
+/// A text that others may have had a hand in, as one line that no terminal takes for commands: neither control characters, nor
+/// those that change the direction of what follows or cannot be seen.
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
+    fencepost::printable(text)
+}
+
 /// Text from others, fit for a terminal.
 pub(crate) fn shown(text: &str) -> String {
-    text.escape_debug().to_string()
+    one_line(&text.escape_debug().to_string()).into_owned()
+}
+
+/// A value as JSON that can be shown as well: the same characters are escaped, as JSON does it, and the value
+/// stays the same.
+pub(crate) fn to_json(value: &impl Serialize) -> serde_json::Result<String> {
+    let json = serde_json::to_string(value)?;
+    if !json.contains(is_unfit) {
+        return Ok(json);
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if is_unfit(character) {
+            // Only strings have such characters: all else of JSON is plain.
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            out.push(character);
+        }
+    }
+    Ok(out)
 }
 
 /// Holders as a table.
@@ -179,7 +206,7 @@ impl LiveLine {
         let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
         let width = size.ok().map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
         let room = usize::from(width) - 1;
-        let text: String = text.chars().take(room).collect();
+        let text: String = one_line(text).chars().take(room).collect();
         let _ = write!(io::stderr(), "\r\x1b[K{text}");
         self.written = true;
     }
@@ -190,5 +217,51 @@ impl Drop for LiveLine {
         if self.written {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Drives terminals, turns the direction of writing, ends lines, or cannot be seen.
+    const UNFIT: [char; 16] = [
+        '\u{7f}',
+        '\u{85}',
+        '\u{9b}',
+        '\u{ad}',
+        '\u{34f}',
+        '\u{61c}',
+        '\u{115f}',
+        '\u{180e}',
+        '\u{200b}',
+        '\u{2028}',
+        '\u{202e}',
+        '\u{2066}',
+        '\u{3164}',
+        '\u{ffa0}',
+        '\u{1d173}',
+        '\u{e0041}',
+    ];
+
+    #[test]
+    fn json_can_be_shown_and_means_the_same() {
+        let text: String = UNFIT.iter().chain(&['\u{1b}', '\n', '"', '\\', 'ä', '🦀']).collect();
+        let value = serde_json::json!({ text.clone(): [text.clone(), 1] });
+        let json = to_json(&value).unwrap();
+        assert!(!json.contains(is_unfit) && json.contains("ä🦀"), "{json:?}");
+        assert!(json.contains(r"\u009b") && json.contains(r"\udb40\udc41"), "{json}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
+    }
+
+    #[test]
+    fn nothing_that_is_shown_drives_a_terminal_or_hides() {
+        for character in UNFIT {
+            let text = format!("a{character}b");
+            assert!(one_line(&text).is_ascii(), "{character:?}");
+            assert!(shown(&text).is_ascii(), "{character:?}");
+        }
+        assert_eq!(one_line("ä\n\u{1b}[2J"), r"ä\n\u{1b}[2J");
+        assert_eq!(shown("it\u{3164}"), r"it\u{3164}");
     }
 }

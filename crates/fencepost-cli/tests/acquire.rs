@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{Store, assert_fails, code};
+use std::io::Write as _;
+use std::process::Stdio;
+
+use common::{Store, assert_fails, code, text};
 use rustix::process::Signal;
 
 fn stores() -> [Store; 2] {
@@ -34,12 +37,37 @@ fn json_tells_all_about_the_lock() {
         let got = store.json(&["--json", "acquire", "--ttl", "1h", "job"]);
         assert_eq!(got["name"], "job");
         let (token, owner) = (got["token"].as_u64().unwrap(), got["owner"].as_str().unwrap());
-        assert_eq!(got["handle"], format!("{token}.{owner}.job"));
+        let handle = got["handle"].as_str().unwrap();
+        assert!(handle.starts_with(&format!("{token}.")) && handle.ends_with(".job"), "{handle}");
+        // What others see of a holder frees nothing.
+        let rebuilt = [format!("{token}.{owner}.job"), format!("{token}.{}.job", owner.replace('-', ""))];
+        assert_fails(&store.output(&["release", &rebuilt[0]]), 64, &["not a lock handle"]);
+        assert_fails(&store.output(&["release", &rebuilt[1]]), 70, &["lock `job` was lost"]);
         let left = got["expires_in_ms"].as_u64().unwrap();
         assert!(left <= 3_600_000 && left > 3_000_000, "{left}");
         let holder = &store.json(&["--json", "show", "job"])["holder"];
         assert_eq!((holder["token"].as_u64(), holder["owner"].as_str()), (Some(token), Some(owner)));
     }
+}
+
+/// What is almost a handle is almost a key: it must not be in a log because of a slip.
+#[test]
+fn no_error_quotes_a_handle_and_stdin_keeps_it_out_of_the_process_list() {
+    let store = Store::file();
+    let handle = store.succeed(&["acquire", "--ttl", "1h", "job"]);
+    let secret = handle.split('.').nth(1).unwrap();
+    for command in ["extend", "release"] {
+        for words in [&["--json", command][..], &[command][..]] {
+            let output = store.output(&[words, &[&format!("x{}", handle.trim())]].concat());
+            assert_fails(&output, 64, &["not a lock handle"]);
+            assert!(!text(&output.stderr).contains(secret), "{}", text(&output.stderr));
+        }
+        let mut child =
+            store.fencepost(&[command, "-"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(handle.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "{command}");
+    }
+    assert_eq!(store.succeed(&["list"]), "");
 }
 
 #[test]
@@ -81,5 +109,16 @@ fn a_token_grows_from_lock_to_lock() {
             last = token;
             store.succeed(&["release", got["handle"].as_str().unwrap()]);
         }
+    }
+}
+
+/// A handle comes from others, and its name with it.
+#[test]
+fn a_name_in_a_handle_does_not_drive_the_terminal() {
+    for store in stores() {
+        let said = store.output(&["release", "5.0123456789abcdef0123456789abcdef.a%1B%5B31m%0Ab"]);
+        assert_fails(&said, 70, &["lost", "next: "]);
+        let text = String::from_utf8(said.stderr).unwrap();
+        assert!(!text.contains('\u{1b}') && text.lines().count() == 2, "{text:?}");
     }
 }

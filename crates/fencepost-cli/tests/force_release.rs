@@ -55,3 +55,24 @@ fn a_free_lock_stays_free_and_a_reason_is_a_must() {
         assert_fails(&store.output(&["force-release", "job"]), 64, &["--reason"]);
     }
 }
+
+#[test]
+fn a_token_says_who_is_meant() {
+    for store in stores() {
+        let shown = || store.json(&["--json", "show", "job"])["holder"]["token"].as_u64().unwrap();
+        let handle = store.succeed(&["acquire", "--ttl", "1h", "job"]);
+        let before = shown().to_string();
+        store.succeed(&["release", handle.trim()]);
+        store.succeed(&["acquire", "--ttl", "1h", "job"]);
+        let now = shown().to_string();
+        for how in [&[][..], &["--now"][..]] {
+            let words = [&["force-release", "job", "--reason", "why", "--token", &before], how].concat();
+            assert_fails(&store.output(&words), 75, &["has changed hands", "show job"]);
+        }
+        assert_eq!(shown().to_string(), now, "the next holder keeps it");
+        let wrong = store.output(&["force-release", "job", "--reason", "why", "--token", "x"]);
+        assert_fails(&wrong, 64, &["--token", "whole number"]);
+        let words = ["force-release", "job", "--reason", "why", "--token", &now, "--now"];
+        assert!(store.succeed(&words).contains(&format!("taken from token {now}")));
+    }
+}

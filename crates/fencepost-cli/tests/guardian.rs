@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Store, assert_fails, code, is_alive};
+use common::{Store, assert_fails, code, is_alive, text};
 use fencepost_testkit::eventually;
 use rustix::process::{Signal, kill_process};
 
@@ -64,6 +64,11 @@ fn a_store_that_stops_answering_ends_the_command_within_the_lease() {
     store.server.as_ref().unwrap().resume();
     assert_fails(&output, 70, &["lock `job` was", "the command was ended"]);
     assert!(!group.into_iter().any(is_alive));
+    // What was told before, as people write durations.
+    let said = text(&output.stderr);
+    let left: Vec<_> = said.split("left=").skip(1).filter_map(|rest| rest.split([',', ')']).next()).collect();
+    let whole = |left: &&str| left.strip_suffix("ms").is_some_and(|number| number.parse::<u16>().is_ok());
+    assert!(!left.is_empty() && left.iter().all(whole), "{said}");
 }
 
 #[test]
@@ -76,6 +81,59 @@ fn killing_the_guardian_ends_the_command() {
         assert!(!group.into_iter().any(is_alive));
         store.succeed(&["run", "--try", "job", "--", "true"]);
     }
+}
+
+/// Ends what a test that fails would leave behind.
+struct Ended([rustix::process::Pid; 2]);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        for pid in self.0 {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn killing_wrapper_and_guardian_at_once_ends_the_group_before_the_next_one_starts_on_files() {
+    let store = Store::file();
+    let holder = store.start(&["run", "--ttl", "1h", "job", "--", "sh", "-c", STUBBORN]);
+    let group = [store.pid("child"), store.pid("grandchild")];
+    let _end = Ended(group);
+    let next = store.start(&["run", "job", "--", "sh", "-c", SUCCESSOR]);
+    kill_process(store.pid("guardian"), Signal::STOP).unwrap();
+    holder.signal(Signal::KILL);
+    kill_process(store.pid("guardian"), Signal::KILL).unwrap();
+    // Not for the end of its output: whatever is left of the command has that, too.
+    drop(holder);
+    assert_eq!(code(&next.end()), 0);
+    store.line("successor");
+    assert!(!store.path("overlap").exists(), "the lock was free before the command had ended");
+    assert!(!group.into_iter().any(is_alive));
+}
+
+#[test]
+fn killing_all_that_is_called_as_the_wrapper_ends_the_group() {
+    let store = Store::redis();
+    let name = format!("job-{}", std::process::id());
+    let holder = store.start(&["run", "--ttl", "1h", &name, "--", "sh", "-c", STUBBORN]);
+    let group = [store.pid("child"), store.pid("grandchild")];
+    let _end = Ended(group);
+    // Most of `pkill -9 -f "fencepost run"`.
+    let mut killed = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|pid| pid.parse().ok()) else { continue };
+        let called = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let called = String::from_utf8_lossy(&called).replace('\0', " ");
+        if called.contains(&format!("fencepost run --ttl 1h {name}")) {
+            kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+            killed += 1;
+        }
+    }
+    // Not for the end of its output: whatever is left of the command has that, too.
+    drop(holder);
+    assert_eq!(killed, 2, "the wrapper and the guardian");
+    eventually("the group is gone", || !group.into_iter().any(is_alive));
 }
 
 #[test]

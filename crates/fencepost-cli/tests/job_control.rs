@@ -215,3 +215,21 @@ fn while_waiting_one_line_says_who_holds_the_lock() {
     shell.enter("echo code $?");
     shell.expect("code 130");
 }
+
+#[test]
+fn a_force_release_on_a_terminal_shows_the_holder_and_asks() {
+    let store = Store::file();
+    store.succeed(&["acquire", "--ttl", "1h", "--note", "nightly", "job"]);
+    let token = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64().unwrap();
+    let mut shell = Shell::start(&store);
+    let ask = "$FENCEPOST force-release job --reason why --now; echo exit $?";
+    for (answer, then) in [("n", "exit 1"), ("", "exit 1"), ("y", "exit 0")] {
+        shell.enter(ask);
+        shell.expect(&format!("take lock `job` from token {token}, "));
+        shell.expect("nightly");
+        shell.expect("[y/N]");
+        shell.enter(answer);
+        shell.expect(then);
+    }
+    assert!(store.json(&["--json", "show", "job"])["holder"].is_null());
+}

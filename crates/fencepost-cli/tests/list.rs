@@ -29,3 +29,48 @@ fn every_holder_is_listed_by_name() {
         assert!(some[0]["token"].is_u64() && some[0]["host"].is_string() && some[0]["age_ms"].is_u64());
     }
 }
+
+/// Of a program that writes JSON to a terminal, or a log that somebody reads there.
+#[test]
+fn no_note_acts_on_a_terminal_also_not_as_json() {
+    let store = Store::file();
+    let note = "a\u{9b}31m\u{7f}\u{202e}\u{2028}\u{3164}\u{e0041}b";
+    store.succeed(&["acquire", "--ttl", "1h", "--note", note, "job"]);
+    let unfit = |c: char| c != '\n' && !(' '..='~').contains(&c);
+    for words in [
+        &["--json", "list"][..],
+        &["--json", "show", "job"],
+        &["--json", "run", "--try", "job", "--", "true"],
+    ] {
+        let output = store.output(words);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!said.contains(unfit), "{said:?}");
+        assert!(
+            serde_json::from_str::<serde_json::Value>(&said).unwrap().to_string().contains(note),
+            "{said}"
+        );
+    }
+    for words in [&["list"][..], &["show", "job"], &["run", "--try", "job", "--", "true"]] {
+        let output = store.output(words);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(said.contains("31m") && !said.contains(unfit), "{said:?}");
+    }
+}
+
+/// An on-call engineer must not take half a list for the whole.
+#[test]
+fn a_list_that_misses_a_lock_says_which_and_does_not_succeed() {
+    let store = Store::file();
+    store.succeed(&["acquire", "--ttl", "1h", "good"]);
+    std::fs::write(store.path("locks/junk.lock"), "12345\n").unwrap();
+    let output = store.output(&["list"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("good"));
+    assert!(text(&output.stderr).contains("junk.lock"));
+    let output = store.output(&["--json", "list"]);
+    assert_eq!(output.status.code(), Some(1));
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(listed[0]["name"], "good");
+    let report: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert!(report["message"].as_str().unwrap().contains("junk.lock"));
+}

@@ -50,3 +50,63 @@ fn a_replica_is_64() {
     let store = Store::on(Server::config().replica_of(&primary).start());
     assert_fails(&store.output(&["run", "job", "--", "true"]), 64, &["replica"]);
 }
+
+#[test]
+fn a_node_that_is_dead_is_told_unless_quiet() {
+    let mut fleet = fencepost_testkit::redis::Fleet::start(3);
+    let store = Store::at(fleet.url_with("deployment=here"));
+    store.succeed(&["init"]);
+    fleet[2].kill();
+    let output = store.output(&["run", "job", "--", "true"]);
+    let stderr = text(&output.stderr);
+    assert!(
+        output.status.success() && stderr.contains("fencepost: warning: a node cannot be used"),
+        "{stderr}"
+    );
+    let output = store.output(&["--quiet", "run", "job", "--", "true"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_lock_directory_that_others_can_read_is_told_unless_quiet() {
+    let store = Store::file();
+    let (top, locks) = (store.path("."), store.path("locks"));
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    store.succeed(&["run", "job", "--", "true"]);
+    for (above, own, told) in
+        [(0o755, 0o755, true), (0o755, 0o710, true), (0o755, 0o700, false), (0o700, 0o755, false)]
+    {
+        mode(&top, above);
+        mode(&locks, own);
+        let output = store.output(&["run", "job", "--", "true"]);
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stderr);
+        assert_eq!(
+            said.contains("warning") && said.contains("`chmod go-rx /"),
+            told,
+            "{above:o} {own:o}: {said}"
+        );
+        assert_eq!(said.is_empty(), !told, "{said}");
+        assert!(store.output(&["--quiet", "run", "job", "--", "true"]).stderr.is_empty());
+    }
+}
+
+#[test]
+fn nothing_that_a_server_says_acts_on_a_terminal() {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all("-ERR \x1b[2Jgone\u{202e}\x07 fencepost: all is well\r\n".as_bytes());
+    });
+    let store = Store::at(format!("redis://{address}"));
+    let output = store.output(&["list"]);
+    let stderr = text(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("gone"), "{stderr}");
+    assert!(!stderr.contains(['\x1b', '\x07', '\u{202e}']), "{stderr:?}");
+    server.join().unwrap();
+}

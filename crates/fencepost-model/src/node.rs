@@ -228,32 +228,36 @@ impl Node {
         Ok(Verdict::Kept)
     }
 
-    /// `attach.lua`: the value that the owner has the lock under, or what was found instead.
+    /// `attach.lua`: moves the lock from one value to another. The counter, or what was found instead.
     pub fn attach(
         &mut self,
         now: u64,
         keys: &Keys,
         (node, not_after): (&str, u64),
-        owner: &str,
+        (from, to): (&str, &str),
         ttl: u64,
-        token: u64,
-    ) -> Result<Answered<Result<String, String>>, WrongType> {
+    ) -> Result<Answered<Result<u64, String>>, WrongType> {
         if let Some(refusal) = self.refuse(now, node, not_after)? {
             return Ok(Err(refusal));
         }
-        let holder = self.store.get(&keys.lock)?.unwrap_or_default().to_owned();
-        if holder.get(..36) != Some(owner) {
-            return Ok(Ok(Err(holder)));
-        }
-        let counter = self.counter(keys)?;
-        if counter > token {
-            return Ok(Ok(Err(String::new())));
-        }
-        if counter < token {
-            self.store.set_px(&keys.fence, &token.to_string(), RETAIN);
+        let holder = self.store.get(&keys.lock)?;
+        if holder == Some(from) {
+            self.store.set_keep_ttl(&keys.lock, to);
+        } else if holder != Some(to) {
+            return Ok(Ok(Err(holder.unwrap_or_default().to_owned())));
         }
         self.store.prolong(&keys.lock, ttl);
-        Ok(Ok(Ok(holder)))
+        Ok(Ok(Ok(self.counter(keys)?)))
+    }
+
+    /// `turn.lua`, to undo that: whether the key was the caller's.
+    pub fn put_back(&mut self, now: u64, keys: &Keys, value: &str, before: &str) -> Result<bool, WrongType> {
+        self.store.at(now / 1000);
+        let ours = self.store.get(&keys.lock)? == Some(value);
+        if ours {
+            self.store.set_keep_ttl(&keys.lock, before);
+        }
+        Ok(ours)
     }
 
     /// `turn.lua`, to give it back: whether the key was the caller's, and who is told, if anybody shall be.

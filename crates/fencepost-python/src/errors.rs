@@ -64,6 +64,11 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             fields.set_item("reason", reason)?;
             "LockLost"
         }
+        Error::Changed { name, holder: who } => {
+            fields.set_item("name", name.as_str())?;
+            fields.set_item("holder", holder(py, who.as_deref())?)?;
+            "Changed"
+        }
         Error::Unavailable { store, .. } => {
             fields.set_item("store", store)?;
             let said = error.nodes().iter().map(|report| (&report.node, report.verdict.to_string()));

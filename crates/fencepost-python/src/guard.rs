@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use fencepost::backend::{generation, runtime};
-use fencepost::{Error, Watch};
+use fencepost::{Error, Handle, Watch};
 use pyo3::prelude::*;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::call::Call;
 use crate::drive::{Listening, Way};
 use crate::errors::{cause, raise};
+use crate::locks::{Connected, Unclaimed};
 use crate::options::seconds;
 use crate::values::{Kind, state};
 
-/// Releases of guards that were let go without a word, which still have to reach their store.
+/// Releases that nobody waits for and that still have to reach their store.
 static RELEASING: AtomicUsize = AtomicUsize::new(0);
 
 /// How long the end of the interpreter waits for stores to take locks back.
@@ -30,9 +31,10 @@ pub(crate) struct Guard {
     token: u64,
     #[pyo3(get)]
     owner: String,
+    handle: Handle,
     watch: Watch,
     held: Arc<Held>,
-    way: Way,
+    store: Connected,
     _listening: Option<Listening>,
 }
 
@@ -57,7 +59,10 @@ impl Held {
             && let Ok(mut guard) = self.guard.try_lock()
             && let Some(guard) = guard.take()
         {
-            release_in_background(guard);
+            // What it says is for nobody to hear; what it could not do goes on in the background.
+            in_background(async move {
+                let _ = guard.release().await;
+            });
         }
     }
 }
@@ -73,24 +78,25 @@ impl Drop for InUse {
     }
 }
 
-fn release_in_background(guard: fencepost::Guard) {
+/// Releases without anybody who waits for it.
+pub(crate) fn in_background(release: impl Future<Output = ()> + Send + 'static) {
     let Ok(runtime) = runtime() else { return };
     RELEASING.fetch_add(1, SeqCst);
     runtime.spawn(async move {
-        // What it says is for nobody to hear; what it could not do goes on in the background.
-        let _ = guard.release().await;
+        release.await;
         RELEASING.fetch_sub(1, SeqCst);
     });
 }
 
 impl Guard {
-    pub(crate) fn new(guard: fencepost::Guard, way: Way) -> Self {
+    pub(crate) fn new(guard: fencepost::Guard, store: Connected) -> Self {
         Self {
-            way,
-            _listening: (way == Way::Direct).then(Listening::begin),
+            _listening: (store.way == Way::Direct).then(Listening::begin),
+            store,
             name: guard.name().to_string(),
             token: guard.token().get(),
             owner: guard.owner().to_string(),
+            handle: guard.handle(),
             watch: guard.watch(),
             held: Arc::new(Held {
                 guard: Mutex::new(Some(guard)),
@@ -135,7 +141,7 @@ impl Guard {
             };
             end(taken.ok_or(gone)?).await
         };
-        Call::by(self.way, job, convert)
+        Call::by(self.store.way, job, convert)
     }
 
     fn inherited(&self) -> Result<(), Error> {
@@ -150,6 +156,11 @@ impl Guard {
 
 #[pymethods]
 impl Guard {
+    /// The handle of the lock while it is held here, which is a key to it.
+    fn handle(&self) -> String {
+        self.handle.to_string()
+    }
+
     /// Kind, time left, name of what is wrong, and a phrase for it.
     fn state(&self) -> Kind {
         state(self.watch.state())
@@ -229,9 +240,9 @@ impl Guard {
 
     /// Turns the lock into a lease that outlives this process; its handle.
     fn detach(&self) -> Call {
-        self.ending(fencepost::Guard::detach, |py, handle| {
-            Ok(handle.to_string().into_pyobject(py)?.into_any().unbind())
-        })
+        let locks = self.store.locks.clone();
+        let detach = async move |guard: fencepost::Guard| Ok(Unclaimed::new(locks, guard.detach().await?));
+        self.ending(detach, |py, detached| Ok(detached.claim().into_pyobject(py)?.into_any().unbind()))
     }
 }
 
@@ -243,9 +254,22 @@ impl Drop for Held {
             return;
         }
         if let Some(guard) = self.guard.get_mut().take() {
-            release_in_background(guard);
+            // What it says is for nobody to hear; what it could not do goes on in the background.
+            in_background(async move {
+                let _ = guard.release().await;
+            });
         }
     }
+}
+
+/// Waits until what was let go without a word has been given back, for a few seconds at most.
+pub(crate) async fn releases_done() {
+    let done = async {
+        while RELEASING.load(SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let _ = tokio::time::timeout(FAREWELL, done).await;
 }
 
 /// Gives back what is still held when the interpreter ends, for a few seconds at most.
@@ -263,11 +287,9 @@ pub(crate) fn release_all(guards: Vec<Bound<'_, Guard>>) -> Call {
                 });
             }
             releases.join_all().await;
-            while RELEASING.load(SeqCst) > 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
         };
         let _ = tokio::time::timeout(FAREWELL, give_back).await;
+        releases_done().await;
         Ok(())
     };
     Call::new(job, |py, ()| Ok(py.None()))

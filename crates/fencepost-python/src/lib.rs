@@ -23,7 +23,7 @@ mod _fencepost {
     #[pymodule_export]
     use crate::guard::{Guard, Losses, after_fork, release_all};
     #[pymodule_export]
-    use crate::locks::{Lock, LockSet, Locks, connect, init};
+    use crate::locks::{Lock, LockSet, Locks, connect, init, parse_handle};
     #[pymodule_export]
     use crate::testing::{Clock, Store};
     #[pymodule_export]

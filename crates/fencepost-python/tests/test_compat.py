@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 import redis
+import redis.asyncio
+import redis.asyncio.lock
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 
 import fencepost
 from conftest import LIMIT, eventually, in_child
 from fencepost.compat import redlock
-from fencepost.compat.redis_lock import Lock
+from fencepost.compat.redis_lock import AsyncLock, Lock
 
 
 FORKED = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -76,6 +80,20 @@ def test_a_timeout_is_the_keys(client: redis.Redis, name: str, timeout: float) -
     assert lock.acquire(blocking=False)
     assert timeout * 1000 - 2000 < pttl(client, name) <= timeout * 1000
     lock.release()
+
+
+def test_a_short_timeout_is_rounded_up_and_none_is_none(client: redis.Redis, name: str) -> None:
+    assert Lock(client, name, timeout=0.01).acquire()
+    lock = Lock(client, name, timeout=0, blocking_timeout=LIMIT)
+    assert lock.acquire() and pttl(client, name) > 10_000
+    with pytest.raises(LockError, match="no timeout"):
+        lock.extend(1)
+    lock.release()
+    for wrong in (-1, "5"):
+        with pytest.raises(LockError):
+            Lock(client, name, timeout=wrong).acquire()  # type: ignore[arg-type]
+    with pytest.raises(LockError, match="UTF-8"):
+        Lock(client, b"\xff")
 
 
 def test_a_blocking_timeout_ends_a_wait(client: redis.Redis, name: str) -> None:
@@ -332,18 +350,154 @@ def test_it_excludes_the_lock_of_redis_py_and_the_other_way_round(client: redis.
 def test_where_a_client_looks(client: redis.Redis, redis_url: str) -> None:
     from fencepost.compat._stores import client_url
 
-    assert client_url(client) == f"{redis_url}/0?keys=plain"
+    assert client_url(client).text == f"{redis_url}/0?keys=plain"
+    assert redis_url not in repr(client_url(client))
     tls = redis.Redis(host="h", port=1, db=2, username="u", password="p@s", ssl=True, ssl_ca_certs="/ca.pem")
-    assert client_url(tls).startswith("rediss://u:p%40s@h:1/2?keys=plain") and "ca=%2Fca.pem" in client_url(tls)
-    assert client_url(redis.Redis(unix_socket_path="/run/r.sock")).startswith("redis+unix:///run/r.sock?")
+    assert client_url(tls).text.startswith("rediss://u:p%40s@h:1/2?keys=plain")
+    assert "ca=%2Fca.pem" in client_url(tls).text
+    local = redis.Redis(unix_socket_path="/run/r s.sock")
+    assert client_url(local).text.startswith("redis+unix:///run/r%20s.sock?")
     with pytest.raises(fencepost.Unsupported):
         client_url(object())
+
+    class Elsewhere(redis.Connection):
+        pass
+
+    Elsewhere.__module__ = "fake"
+    with pytest.raises(fencepost.Unsupported, match="fake"):
+        client_url(redis.Redis(connection_pool=redis.ConnectionPool(connection_class=Elsewhere)))
 
 
 def test_a_server_out_of_reach_is_an_error_of_redis_py() -> None:
     with pytest.raises(redis.exceptions.ConnectionError):
         Lock(redis.Redis(port=1), "a").acquire()
     assert issubclass(LockNotOwnedError, LockError) and issubclass(LockError, RedisError)
+
+
+# For asyncio.
+
+
+@pytest_asyncio.fixture
+async def aclient(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis.from_url(redis_url) as connected:
+        yield connected
+
+
+def test_a_client_of_the_other_kind_is_refused(redis_url: str, client: redis.Redis, name: str) -> None:
+    asyncio_client = redis.asyncio.Redis.from_url(redis_url)
+    with pytest.raises(fencepost.Unsupported, match="AsyncLock"):
+        Lock(asyncio_client, name)
+    with pytest.raises(fencepost.Unsupported, match="AsyncLock"):
+        asyncio_client.lock(name, lock_class=Lock)  # type: ignore[arg-type]
+    with pytest.raises(redlock.CannotObtainLock, match="redis.asyncio"):
+        redlock.Redlock([asyncio_client])
+    with pytest.raises(fencepost.Unsupported, match="redis.asyncio"):
+        AsyncLock(client, name)
+    assert not client.exists(name)
+
+
+@pytest.mark.parametrize("timeout", [None, 10, 0.01])
+async def test_an_async_lock_is_taken_and_given_back(
+    aclient: redis.asyncio.Redis, client: redis.Redis, name: str, timeout: float | None
+) -> None:
+    lock = AsyncLock(aclient, name, timeout=timeout)
+    other = AsyncLock(aclient, memoryview(name.encode()), timeout=10)
+    assert await lock.acquire() and lock.fencing_token
+    if timeout != 0.01:
+        assert await lock.owned() and await other.locked() and not await other.owned()
+        assert not await other.acquire(blocking=False) and not await other.acquire(blocking_timeout=0.05)
+        assert 0 < pttl(client, name) <= (timeout or 30) * 1000
+        await lock.release()
+    assert await other.acquire()
+    await other.release()
+    assert not await other.locked() and other.local.token is None
+
+
+async def test_an_async_lock_from_the_client_in_a_block(aclient: redis.asyncio.Redis, name: str) -> None:
+    lock: Any = aclient.lock(name, timeout=10, lock_class=AsyncLock)  # type: ignore[arg-type]
+    async with lock:
+        assert await lock.owned()
+        with pytest.raises(LockError):
+            async with AsyncLock(aclient, name, blocking_timeout=0.05):
+                pass
+    assert not await lock.locked()
+
+
+async def test_misuse_of_an_async_lock(aclient: redis.asyncio.Redis, client: redis.Redis, name: str) -> None:
+    for timeout in (None, 10):
+        lock = AsyncLock(aclient, name, timeout=timeout)
+        for use in (lock.release, lock.reacquire, lambda: lock.extend(10)):
+            with pytest.raises(LockError):
+                await use()
+        assert await lock.acquire()
+        client.set(name, "a")
+        with pytest.raises(LockNotOwnedError):
+            await lock.release()
+        assert lock.local.token is None
+        client.delete(name)
+    with pytest.raises(LockNotOwnedError):
+        async with AsyncLock(aclient, name, timeout=10):
+            client.delete(name)
+    async with AsyncLock(aclient, name, timeout=10, raise_on_release_error=False):
+        client.delete(name)
+    with pytest.raises(LockError, match="no timeout"):
+        async with AsyncLock(aclient, name) as lock:
+            await lock.extend(1)
+    with pytest.raises(LockError, match="local.token"):
+        await lock.acquire(token="mine")
+
+
+async def test_extending_an_async_lock(aclient: redis.asyncio.Redis, client: redis.Redis, name: str) -> None:
+    async with AsyncLock(aclient, name, timeout=10) as lock:
+        assert await lock.extend(10)
+        assert 16_000 < pttl(client, name) <= 20_000
+        assert await lock.extend(30, replace_ttl=True)
+        assert 26_000 < pttl(client, name) <= 30_000
+        client.pexpire(name, 5_000)
+        assert await lock.reacquire()
+        assert 8_000 < pttl(client, name) <= 10_000
+        # One that blocks may go on with it.
+        other = Lock(client, name, timeout=10)
+        other.local.token = lock.local.token
+        assert other.owned() and other.extend(20)
+
+
+async def test_a_cancelled_async_lock_leaves_nothing(
+    aclient: redis.asyncio.Redis, client: redis.Redis, name: str
+) -> None:
+    for timeout in (None, 60):
+        async with AsyncLock(aclient, name, timeout=timeout):
+            waiting = asyncio.create_task(AsyncLock(aclient, name, timeout=timeout).acquire())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        # At every step of an acquisition of its own.
+        for steps in range(12):
+            taking = asyncio.create_task(AsyncLock(aclient, name, timeout=timeout).acquire())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            taking.cancel()
+            try:
+                await taking
+            except asyncio.CancelledError:
+                pass
+            else:
+                client.delete(name)
+            assert await AsyncLock(aclient, name, timeout=1).acquire(blocking_timeout=LIMIT)
+            client.delete(name)
+
+
+async def test_an_async_lock_excludes_that_of_redis_py(aclient: redis.asyncio.Redis, name: str) -> None:
+    ours, theirs = AsyncLock(aclient, name, timeout=10), redis.asyncio.lock.Lock(aclient, name, timeout=10)
+    assert await ours.acquire(blocking=False) and not await theirs.acquire(blocking=False)
+    await ours.release()
+    assert await theirs.acquire(blocking=False) and not await ours.acquire(blocking=False)
+    waiting = asyncio.create_task(AsyncLock(aclient, name, timeout=10).acquire())
+    await asyncio.sleep(0)
+    await theirs.release()
+    assert await asyncio.wait_for(waiting, LIMIT)
+    await aclient.delete(name)
 
 
 # Redlock.
@@ -403,4 +557,24 @@ def test_redlock_refuses_what_has_no_majority(redis_url: str) -> None:
 
 def test_settings_reach_the_store(fleet_url: str) -> None:
     dlm = redlock.Redlock(dictionaries(fleet_url))
-    assert urlsplit(dlm._url).scheme == "redlock" and "keys=plain" in dlm._url
+    assert urlsplit(dlm._url.text).scheme == "redlock" and "keys=plain" in dlm._url.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hots": "10.9.9.9"}, {"db_": 1}, {"host": None}, {"host": "a,b"}, {"port": "x"}, {"db": "x"}],
+)
+def test_redlock_refuses_settings_that_it_does_not_know(redis_url: str, wrong: dict[str, Any]) -> None:
+    """The rest is that of a server that is there: a misspelt host must not leave the lock on that one."""
+    place = {"host": urlsplit(redis_url).hostname, "port": urlsplit(redis_url).port}
+    with pytest.raises(redlock.CannotObtainLock, match=next(iter(wrong))):
+        redlock.Redlock([{**place, **wrong}])
+    redlock.Redlock([{**place, "socket_timeout": 5, "decode_responses": True}])
+
+
+def test_redlock_rounds_a_short_ttl_up(dlm: redlock.Redlock, name: str) -> None:
+    lock = dlm.lock(name, 10)
+    assert lock and lock.validity <= 10
+    for wrong in (0, -1):
+        with pytest.raises(ValueError):
+            dlm.lock(name, wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import asyncpg
@@ -348,3 +348,97 @@ def test_a_value_is_changed_by_one_thread_at_a_time() -> None:
     for thread in threads:
         thread.join()
     assert count.activate(7).read() == 8000
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "sqlalchemy"])
+async def test_what_asyncio_installs_protects_a_table(servers: Any, driver: str) -> None:
+    url: str = servers.ask("postgres")
+    if driver == "asyncpg":
+        other = await asyncpg.connect(url)
+        await fence.install_async(other)
+        await other.close()
+    elif driver == "psycopg":
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            await fence.install_async(connection)
+    else:
+        there = url.replace("postgres://", "postgresql+asyncpg://")
+        engine = sqlalchemy.ext.asyncio.create_async_engine(there)
+        async with engine.begin() as begun:
+            await fence.install_async(begun)
+        await engine.dispose()
+    with psycopg.connect(url, autocommit=True) as plain:
+        plain.execute("CREATE TABLE account (id int PRIMARY KEY, balance int)")
+        plain.execute("SELECT fencepost_fence.protect('account', 'fence', 'id')")
+        plain.execute("INSERT INTO account VALUES (7, 1, 42)")
+        with pytest.raises(StaleToken), fence.translated():
+            plain.execute("UPDATE account SET balance = 2, fence = 41 WHERE id = 7")
+
+
+PLANTED = {
+    "starts_with(name, text)": ("boolean", "pg_catalog.starts_with($1::text, $2)"),
+    "format(text, regclass, name)": ("text", "pg_catalog.format($1, $2, $3)"),
+    "format(text, integer, numeric)": ("text", "$2::text || ' ' || $3::text"),
+    "hashtextextended(text, integer)": ("bigint", "pg_catalog.hashtextextended($1, $2::bigint)"),
+}
+"""Functions that fit the calls of a migration better than PostgreSQL's own do."""
+
+
+Hostile = tuple[str, Callable[[], bool]]
+
+
+@pytest.fixture
+def hostile(servers: Any) -> Iterator[Hostile]:
+    """A database in which everybody may create in `public`, and somebody has; and whether that has run as the
+    superuser."""
+    url: str = servers.ask("postgres")
+    attempt = "EXECUTE 'ALTER ROLE mallory SUPERUSER'; EXCEPTION WHEN OTHERS THEN NULL;"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE mallory; GRANT CREATE ON SCHEMA public TO PUBLIC")
+        admin.execute("SET SESSION AUTHORIZATION mallory")
+        for head, (returns, value) in PLANTED.items():
+            body = f"$$ BEGIN BEGIN {attempt} END; RETURN {value}; END $$"
+            admin.execute(f"CREATE FUNCTION public.{head} RETURNS {returns} LANGUAGE plpgsql AS {body}")
+        admin.execute("RESET SESSION AUTHORIZATION")
+        admin.execute("SET search_path = pg_catalog")
+
+        def ran() -> bool:
+            row = admin.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'").fetchone()
+            assert row is not None
+            return bool(row[0])
+
+        yield url, ran
+        admin.execute("DROP OWNED BY mallory; DROP ROLE mallory")
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "sqlalchemy", "asyncpg"])
+async def test_installing_runs_nothing_that_somebody_has_planted(hostile: Hostile, driver: str) -> None:
+    url, ran = hostile
+    if driver == "asyncpg":
+        other = await asyncpg.connect(url)
+        await fence.install_async(other)
+        await other.close()
+    elif driver == "sqlalchemy":
+        engine = sqlalchemy.create_engine(url.replace("postgres://", "postgresql+psycopg://"))
+        with engine.begin() as connected:
+            fence.install(connected)
+        engine.dispose()
+    else:
+        with psycopg.connect(url) as connection:
+            fence.install(connection)
+    assert not ran()
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE account (id int PRIMARY KEY, balance int)")
+        connection.execute("SELECT fencepost_fence.protect('account', 'fence', 'id')")
+        fence.activate(connection, "account:7", 42)
+        connection.execute("INSERT INTO account VALUES (7, 1, 42)")
+    assert not ran()
+
+
+def test_locks_run_nothing_that_somebody_has_planted(hostile: Hostile, name: str) -> None:
+    url, ran = hostile
+    fencepost.init(url)
+    assert not ran()
+    with fencepost.connect(url) as locks, locks.lock(name, ttl=10) as guard:
+        guard.extend()
+        assert [holder.name for holder in locks.list()] == [name]
+    assert not ran()

@@ -8,10 +8,13 @@ import pickle
 import sys
 import threading
 import time
+import traceback
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
 
 import fencepost
 from conftest import LIMIT, eventually
@@ -63,29 +66,75 @@ def test_durations_are_seconds_or_timedeltas(locks: fencepost.Locks, name: str) 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("ttl", -1), ("ttl", float("nan")), ("ttl", "10s"), ("wait", True), ("retry", 3), ("max_hold", -1)],
+    [("ttl", -1), ("ttl", float("nan")), ("ttl", 1e300), ("ttl", "10s"), ("wait", True), ("retry", 3)]
+    + [("max_hold", -1), ("note", None), ("note", 5), ("note", "\ud800")],
 )
 def test_bad_options_are_refused_when_given(locks: fencepost.Locks, name: str, option: str, value: object) -> None:
-    with pytest.raises(Invalid):
-        locks.lock(name, **{option: value})  # type: ignore[arg-type]
+    chosen: Any = {option: value}
+    uses: list[Any] = [locks.lock, locks.guarded, lambda name, **chosen: locks.all([name], **chosen)]
+    for use in uses:
+        with pytest.raises(Invalid, match=option):
+            use(name, **chosen)
+
+
+@pytest.mark.parametrize("bad", ["", "a\0b", "x" * 513, "\ud800", 5, None, b"x"])
+def test_bad_names_are_refused_when_given(locks: fencepost.Locks, bad: Any) -> None:
+    for use in (lambda: locks.lock(bad), lambda: locks.all(["a", bad]), lambda: locks.guarded(bad)):
+        with pytest.raises(Invalid, match="name"):
+            use()
+
+
+def test_a_decorator_refuses_what_lock_would_refuse(locks: fencepost.Locks) -> None:
+    with pytest.raises(TypeError, match="tll"):
+        locks.guarded("report:{day}", tll=5)
+    for attempts in (0, 2.5, True, "3"):
+        with pytest.raises(Invalid, match="attempts"):
+            Retry.fixed(1, attempts=attempts)  # type: ignore[arg-type]
 
 
 def test_bad_urls_names_and_ttls_change_nothing(locks: fencepost.Locks) -> None:
     for url in ("nonsense", "redis://x?ttl=soon", "gopher://x"):
         with pytest.raises(Invalid):
             fencepost.connect(url)
-    for wrong in (locks.lock(""), locks.lock("a", ttl=0.001)):
-        with pytest.raises(ValueError):
-            wrong.acquire()
-    with pytest.raises(Invalid):
-        locks.lock(b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        locks.lock("a", ttl=0.001).acquire()
 
 
-def test_a_password_is_never_shown() -> None:
-    with pytest.raises(fencepost.Error) as error:
-        fencepost.connect("redis://me:hunter2@127.0.0.1:1?timeout=200ms")
-    assert isinstance(error.value, ConnectionError)
-    assert "hunter2" not in str(error.value) and "127.0.0.1:1" in str(error.value)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:{}@127.0.0.1:1?timeout=200ms",
+        "rediss://me:{}@127.0.0.1:1?timeout=200ms",
+        "redlock://me:{}@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?timeout=200ms",
+        "redlock:redis://me:{}@127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3?timeout=200ms",
+        "postgres://me:{}@127.0.0.1:1/shop?timeout=200ms",
+        "etcd://me:{}@127.0.0.1:1?timeout=200ms",
+        "zookeeper://me:{}@127.0.0.1:1?timeout=200ms",
+    ],
+)
+def test_a_password_is_never_shown_by_an_error(url: str) -> None:
+    password = "-".join(["hunter", "2"])
+    with pytest.raises(fencepost.Unavailable) as error:
+        fencepost.connect(url.format(password))
+    raised = error.value
+    assert "127.0.0.1:1" in str(raised)
+    for shown in (str(raised), repr(raised), repr(vars(raised)), "".join(traceback.format_exception(raised))):
+        assert password not in shown
+    for wrong in ("{}", "{}x", "{}?colour=blue", "{}#"):
+        with pytest.raises(fencepost.Error) as refused:
+            fencepost.connect(wrong.format(url.format(password)).replace(":1", ":port", 1))
+        assert password not in repr(refused.value)
+
+
+def test_a_password_is_never_shown_by_what_is_connected(servers: Any, name: str) -> None:
+    url: str = servers.ask("redis")
+    with redis.Redis.from_url(url) as client:
+        client.config_set("requirepass", "hunter2")
+    with fencepost.connect(url.replace("://", "://:hunter2@")) as locks:
+        with locks.lock(name) as guard:
+            objects = [locks, locks.lock(name), locks.all([name]), guard, guard.state, locks.show(name)]
+            for shown in [*objects, locks.capabilities]:
+                assert "hunter2" not in repr(shown) + str(shown) + repr(getattr(shown, "__dict__", ""))
 
 
 def test_a_loss_is_raised_at_the_end_of_the_block(locks: fencepost.Locks, name: str) -> None:
@@ -225,6 +274,37 @@ def test_a_guard_that_is_let_go_is_released_with_a_warning(locks: fencepost.Lock
     eventually("the lock is free", lambda: locks.show(name) is None)
 
 
+def test_a_forgotten_guard_is_released_while_its_warning_is_kept(locks: fencepost.Locks, name: str) -> None:
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        guard = locks.lock(name).acquire()
+        del guard
+        gc.collect()
+        assert [warning.category for warning in recorded] == [ResourceWarning]
+        eventually("the lock is free", lambda: locks.show(name) is None)
+    assert recorded
+
+
+def test_a_forgotten_guard_is_released_if_its_warning_is_an_error(locks: fencepost.Locks, name: str) -> None:
+    kept: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.setattr(sys, "unraisablehook", kept.append)
+        guard = locks.lock(name).acquire()
+        del guard
+        gc.collect()
+    assert kept and kept[0].exc_type is ResourceWarning
+    eventually("the lock is free", lambda: locks.show(name) is None)
+
+
+@pytest.mark.filterwarnings("ignore:guard of lock:ResourceWarning")
+def test_close_waits_for_what_was_let_go(locks: fencepost.Locks, redis_url: str, name: str) -> None:
+    for _ in range(200):
+        with fencepost.connect(redis_url) as own:
+            own.lock(name, ttl=60).acquire()
+        assert locks.show(name) is None
+
+
 def test_a_detached_lock_goes_on_elsewhere(locks: fencepost.Locks, name: str) -> None:
     handle = locks.lock(name, ttl=60).acquire().detach()
     locks.extend(handle, 120)
@@ -259,9 +339,8 @@ def test_several_locks_at_once(locks: fencepost.Locks, name: str) -> None:
 
 def test_a_decorated_function_runs_under_its_lock(locks: fencepost.Locks, name: str) -> None:
     @locks.guarded(name + ":{day}", inject="guard", ttl=10, wait=0)
-    def report(day: str, *, guard: fencepost.Guard | None = None) -> str:
+    def report(day: str, *, guard: fencepost.Guard) -> str:
         """Documented."""
-        assert guard is not None
         with pytest.raises(Busy):
             report(day)
         return guard.name

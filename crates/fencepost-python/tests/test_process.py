@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 import fencepost
 from conftest import LIMIT, eventually, in_child
@@ -387,6 +388,31 @@ def test_a_prefork_server(redis_url: str, locks: fencepost.Locks, name: str) -> 
 
 
 @FORKED
+def test_forked_workers_have_channels_of_their_own(redis_url: str, locks: fencepost.Locks, name: str) -> None:
+    """Random numbers of the parent go on alike in its children. A channel that is made of them would be one
+    for all, and a dead waiter would seem to be alive."""
+
+    def subscribers() -> list[int]:
+        return [count for _, count in client.pubsub_numsub(*client.pubsub_channels())]
+
+    with redis.Redis.from_url(redis_url) as client:
+        with locks.lock(name):
+            before = sum(subscribers())
+            workers = []
+            for _ in range(3):
+                workers.append(os.fork())
+                if workers[-1] == 0:
+                    with locks.lock(name, ttl=30):
+                        pass
+                    os._exit(0)
+            eventually("all of them listen", lambda: sum(subscribers()) >= before + 3)
+            counts = subscribers()
+        for worker in workers:
+            os.waitpid(worker, 0)
+    assert set(counts) == {1}
+
+
+@FORKED
 def test_a_fork_while_other_threads_use_the_library_does_not_hang(locks: fencepost.Locks, name: str) -> None:
     stop = threading.Event()
 
@@ -411,6 +437,26 @@ def test_a_fork_while_other_threads_use_the_library_does_not_hang(locks: fencepo
         stop.set()
         for thread in threads:
             thread.join(LIMIT)
+
+
+def test_a_daemon_thread_that_asks_for_a_lock_at_the_end_ends_without_a_word() -> None:
+    process = script(
+        """
+        import atexit, threading
+        ended = threading.Event()
+        atexit.register(lambda: (ended.set(), thread.join()))    # runs after the package's own
+        import fencepost
+
+        locks = fencepost.connect("memory:")
+        def work():
+            ended.wait()
+            locks.lock("a").acquire()
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        """
+    )
+    out, err = process.communicate(timeout=LIMIT)
+    assert (out, err, process.returncode) == ("", "", 0)
 
 
 def test_a_subinterpreter_is_refused_clearly() -> None:

@@ -44,6 +44,8 @@ def test_faults_on_demand(fencepost_store: Store) -> None:
         fencepost_store.fail("everything")  # type: ignore[arg-type]
     with pytest.raises(fencepost.Invalid):
         fencepost_store.lose("a", Loss.FORKED)
+    with pytest.raises(fencepost.Invalid):
+        fencepost_store.lose("a", "lightning")  # type: ignore[arg-type]
 
 
 def test_a_frozen_store_answers_after_the_thaw(fencepost_store: Store) -> None:

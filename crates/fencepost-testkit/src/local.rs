@@ -162,8 +162,10 @@ impl Local {
     pub fn start(kind: Kind, ttl: Duration) -> Self {
         let (url, servers) = match kind {
             Kind::File => {
+                // Made by the store, for us alone.
                 let folder = Folder::new("locks");
-                (format!("file://{}", folder.path().display()), Servers::None { _folder: folder })
+                let locks = folder.path().join("store");
+                (format!("file://{}", locks.display()), Servers::None { _folder: folder })
             }
             Kind::Redis => {
                 let fleet = Fleet::start(1);

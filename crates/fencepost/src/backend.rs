@@ -7,14 +7,18 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering, Ordering::SeqCst, fence};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
-use crate::{FencingToken, Handle, Holder, Loss, Name, Owner, Result, Source};
+use crate::held::Held;
+use crate::keeper::Keeper;
+pub use crate::owner::Identity;
+use crate::{FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, Source};
 
 /// What a store can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,14 +50,14 @@ pub enum Mode {
     Exclusive,
 }
 
-/// One attempt to acquire a lock. Its owner is fresh and is never used again.
+/// One attempt to acquire a lock. Its identity is fresh and is never used again.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
     /// What to lock.
     pub name: Name,
     /// Who asks.
-    pub owner: Owner,
+    pub identity: Identity,
     /// Exclusive, for now: here so that shared locks and permits need no new interface.
     #[cfg_attr(not(feature = "unstable-backend"), allow(dead_code))]
     pub mode: Mode,
@@ -69,8 +73,13 @@ pub struct Request {
 
 impl Request {
     pub(crate) fn new(name: Name, ttl: Duration, note: Arc<str>, seen: Arc<Seen>) -> Self {
-        let (owner, signal) = (Owner::fresh(), Arc::default());
-        Self { name, owner, mode: Mode::Exclusive, ttl, note, signal, seen }
+        let (identity, signal) = (Identity::fresh(&name), Arc::default());
+        Self { name, identity, mode: Mode::Exclusive, ttl, note, signal, seen }
+    }
+
+    /// Who asks, as the store keeps it.
+    pub fn owner(&self) -> Owner {
+        self.identity.owner()
     }
 }
 
@@ -79,6 +88,7 @@ impl Request {
 pub struct Seen {
     holder: Mutex<Option<Holder>>,
     obstacle: Mutex<Option<Source>>,
+    answers: AtomicU64,
 }
 
 impl Seen {
@@ -92,13 +102,25 @@ impl Seen {
         *lock(&self.obstacle) = why;
     }
 
+    /// Notes that the store has done something for this request just now: whatever fails next is not an outage that has
+    /// lasted. Takes the obstacle away.
+    pub fn answered(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        self.obstacle(None);
+    }
+
+    /// How often it has.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn holder(&self) -> Option<Box<Holder>> {
         lock(&self.holder).clone().map(Box::new)
     }
 
     /// Whether the store has said anything yet.
     pub(crate) fn anything(&self) -> bool {
-        lock(&self.holder).is_some() || lock(&self.obstacle).is_some()
+        self.answers() > 0 || lock(&self.holder).is_some() || lock(&self.obstacle).is_some()
     }
 
     pub(crate) fn take_obstacle(&self) -> Option<Source> {
@@ -111,14 +133,29 @@ impl Seen {
 pub struct Signal {
     loss: OnceLock<Loss>,
     changed: Notify,
+    /// Who counts and logs a loss of which lock, from when it is granted.
+    listener: OnceLock<(Weak<Keeper>, Weak<Held>)>,
 }
 
 impl Signal {
-    /// Declares the lock lost. Only the first call counts.
+    /// Declares the lock lost. Only the first call counts. Never waits, and drops nothing of a store's.
     pub fn raise(&self, loss: Loss) {
         if self.loss.set(loss).is_ok() {
+            // Whoever begins to listen now sees the loss, or is seen here.
+            fence(SeqCst);
+            if let Some((keeper, held)) = self.listener.get()
+                && let Some(keeper) = keeper.upgrade()
+            {
+                keeper.report(held.clone());
+            }
             self.wake();
         }
+    }
+
+    /// Has a loss counted and logged when it comes, by the keeper. One that has come already is the caller's to look for.
+    pub(crate) fn report_to(&self, keeper: &Arc<Keeper>, held: &Arc<Held>) {
+        let _ = self.listener.set((Arc::downgrade(keeper), Arc::downgrade(held)));
+        fence(SeqCst);
     }
 
     pub(crate) fn loss(&self) -> Option<&Loss> {
@@ -157,9 +194,9 @@ pub enum Attempt {
 /// A granted lock.
 #[derive(Debug)]
 pub struct Grant {
-    /// Who holds the lock: the request's owner, unless the store needed several attempts, each with an identity of its
+    /// Who holds the lock: the request's identity, unless the store needed several attempts, each with one of its
     /// own.
-    pub owner: Owner,
+    pub identity: Identity,
     /// The token of this grant.
     pub token: FencingToken,
     /// When the request that this grant answers was sent: validity counts from here.
@@ -185,6 +222,48 @@ pub enum Renewal {
     },
     /// The lock is gone.
     Lost(Loss),
+}
+
+/// How to take a lock away from its holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForceRelease {
+    /// Why, for the holder and its logs. At most 1024 bytes.
+    pub reason: String,
+    /// Frees the lock at once, while the holder may still work, instead of asking for it back.
+    pub now: bool,
+    /// Only from the holder that has this token.
+    pub token: Option<FencingToken>,
+}
+
+impl ForceRelease {
+    /// Tells the holder the reason and refuses its renewals. The lock is free when it lets go or its lease ends.
+    pub fn ask(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), now: false, token: None }
+    }
+
+    /// Frees the lock at once, while the holder may still work.
+    pub fn now(reason: impl Into<String>) -> Self {
+        Self { now: true, ..Self::ask(reason) }
+    }
+
+    /// Only from the holder that has this token: whoever has come after it keeps the lock.
+    #[must_use]
+    pub fn if_token(mut self, token: FencingToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Whether this is the holder that is meant.
+    pub fn means(&self, holder: &Holder) -> bool {
+        self.token.is_none_or(|token| holder.token == Some(token))
+    }
+}
+
+impl From<&str> for ForceRelease {
+    fn from(reason: &str) -> Self {
+        Self::ask(reason)
+    }
 }
 
 /// What a force-release came to.
@@ -226,19 +305,29 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// only if waiting makes no sense any more or the store failed; the core decides whether to try again.
     async fn acquire(&self, request: &Request) -> Result<Grant>;
 
-    /// Takes over a detached lock by one conditional renewal for `request.ttl`. [`Error::Lost`](crate::Error::Lost)
-    /// if it is no longer held under the handle's owner. The request's own owner is not used.
+    /// Takes over a detached lock, for `request.ttl` and under the request's identity: from then on the handle is good for
+    /// nothing. The token stays what the store has. [`Error::Lost`](crate::Error::Lost) if the lock is no longer held under the
+    /// handle's owner and token.
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant>;
 
-    /// All holders whose name starts with `prefix`, by name.
-    async fn list(&self, prefix: &str) -> Result<Vec<Holder>>;
+    /// Makes a detached lock end `term` from now, unless it ends later already, by requests that are conditional on it and leave
+    /// the identity as it is. Writes nothing that the handle says; a handle with another token than the store's is refused as
+    /// lost.
+    async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal>;
+
+    /// Gives a detached lock back, revoked or not: `true` if it was still the handle's. Does not renew it first.
+    async fn release(&self, handle: &Handle) -> Result<bool>;
+
+    /// All holders whose name starts with `prefix`, by name. An entry that cannot be read hides no other.
+    async fn list(&self, prefix: &str) -> Result<Listing>;
 
     /// The holder of one name.
     async fn show(&self, name: &Name) -> Result<Option<Holder>>;
 
-    /// Takes the lock away from its holder: politely, by refusing renewals and telling it, or at once with `now`.
-    /// `None` if nobody holds it.
-    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>>;
+    /// Takes the lock away from the holder that is found first: politely, by refusing renewals and telling it, or at once with
+    /// `now`. `None` if nobody holds it. [`Error::Changed`](crate::Error::Changed) if another one than was meant, or than was
+    /// found first, holds it by now: that one keeps it.
+    async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>>;
 
     /// Whether the store can grant locks now; the error says what is in the way.
     async fn check(&self) -> Result<()>;

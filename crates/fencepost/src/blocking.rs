@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
 
-use crate::backend::{Capabilities, Revoked};
+use crate::backend::{Capabilities, ForceRelease, Revoked};
 use crate::clock::Clock;
 use crate::keeper::Keeper;
 use crate::options::{Options, chained_options};
-use crate::{Error, FencingToken, Handle, Holder, Loss, Name, Owner, Result, State, Stats};
+use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats};
 
 pub(crate) fn run<T, E: From<Error>>(
     runtime: &Runtime,
@@ -102,7 +102,7 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    pub fn list(&self, prefix: &str) -> Result<Listing> {
         run(&self.runtime(), self.locks.list(prefix))
     }
 
@@ -118,16 +118,8 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn force_release(&self, name: &str, reason: &str) -> Result<Option<Revoked>> {
-        run(&self.runtime(), self.locks.force_release(name, reason))
-    }
-
-    /// See [`crate::Locks::force_release_now`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn force_release_now(&self, name: &str, reason: &str) -> Result<Option<Revoked>> {
-        run(&self.runtime(), self.locks.force_release_now(name, reason))
+    pub fn force_release(&self, name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>> {
+        run(&self.runtime(), self.locks.force_release(name, how))
     }
 
     /// See [`crate::Locks::capabilities`].

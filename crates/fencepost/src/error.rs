@@ -49,8 +49,17 @@ pub enum Error {
         why: Loss,
     },
 
+    /// Another holder than the one that was to lose the lock has it by now, and keeps it.
+    #[error("lock `{}` has changed hands; nothing was done{}", printable(name.as_str()), holder_phrase(holder))]
+    Changed {
+        /// The lock.
+        name: Name,
+        /// Who has it, if the store could tell.
+        holder: Option<Box<Holder>>,
+    },
+
     /// The store did not answer, or could not be reached. Nothing was acquired.
-    #[error("store {store} is out of reach: {source}")]
+    #[error("store {} is out of reach: {}", printable(store), printable(&source.to_string()))]
     Unavailable {
         /// The store, without its password.
         store: String,
@@ -60,7 +69,7 @@ pub enum Error {
 
     /// A request was sent and its answer never came. For a release: the lock ends by itself when its ttl does,
     /// and the release is still being tried in the background.
-    #[error("outcome for lock `{}` is unknown: {source}", printable(name.as_str()))]
+    #[error("outcome for lock `{}` is unknown: {}", printable(name.as_str()), printable(&source.to_string()))]
     Uncertain {
         /// The lock.
         name: Name,
@@ -69,7 +78,7 @@ pub enum Error {
     },
 
     /// This store cannot do that.
-    #[error("{what} is not supported here; {instead}")]
+    #[error("{} is not supported here; {}", printable(what), printable(instead))]
     Unsupported {
         /// What was asked for.
         what: String,
@@ -78,21 +87,21 @@ pub enum Error {
     },
 
     /// An argument is wrong. Nothing was done.
-    #[error("{message}")]
+    #[error("{}", printable(message))]
     Invalid {
         /// What is wrong with it and what would be right.
         message: String,
     },
 
     /// The store is not fit for locks as it is configured, or refuses us.
-    #[error("{message}")]
+    #[error("{}", printable(message))]
     Config {
         /// What is wrong and what to change.
         message: String,
     },
 
     /// The store answered with an error of its own, or with something we cannot read.
-    #[error("store {store} answered with an error: {source}")]
+    #[error("store {} answered with an error: {}", printable(store), printable(&source.to_string()))]
     Backend {
         /// The store, without its password.
         store: String,
@@ -118,8 +127,50 @@ impl Error {
         Self::Unsupported { what: what.into(), instead: instead.into() }
     }
 
+    pub(crate) fn changed(name: &Name, holder: impl Into<Option<Holder>>) -> Self {
+        Self::Changed { name: name.clone(), holder: holder.into().map(Box::new) }
+    }
+
+    /// What a release or an extension has run into: unknown in its outcome if the store may have carried it out.
+    pub(crate) fn of_change(self, name: &Name) -> Self {
+        match self {
+            Self::Unavailable { .. } => Self::Uncertain { name: name.clone(), source: Box::new(self) },
+            other => other,
+        }
+    }
+
     pub(crate) fn lost(name: &Name, why: Loss) -> Self {
         Self::Lost { name: name.clone(), why }
+    }
+
+    /// The same error once more, for each of several that a single request was made for. The source is kept as text, but for what
+    /// [`nodes`](Self::nodes) needs.
+    #[allow(dead_code)] // by features
+    pub(crate) fn copy(&self) -> Self {
+        let copied = |source: &Source| match source.downcast_ref::<NoMajority>() {
+            Some(none) => Box::new(none.clone()) as Source,
+            None => source.to_string().into(),
+        };
+        match self {
+            Self::Busy { name, holder } => Self::Busy { name: name.clone(), holder: holder.clone() },
+            Self::Timeout { name, waited, holder } => {
+                Self::Timeout { name: name.clone(), waited: *waited, holder: holder.clone() }
+            }
+            Self::Lost { name, why } => Self::Lost { name: name.clone(), why: why.clone() },
+            Self::Changed { name, holder } => Self::Changed { name: name.clone(), holder: holder.clone() },
+            Self::Unavailable { store, source } => {
+                Self::Unavailable { store: store.clone(), source: copied(source) }
+            }
+            Self::Uncertain { name, source } => {
+                Self::Uncertain { name: name.clone(), source: copied(source) }
+            }
+            Self::Unsupported { what, instead } => {
+                Self::Unsupported { what: what.clone(), instead: instead.clone() }
+            }
+            Self::Invalid { message } => Self::Invalid { message: message.clone() },
+            Self::Config { message } => Self::Config { message: message.clone() },
+            Self::Backend { store, source } => Self::Backend { store: store.clone(), source: copied(source) },
+        }
     }
 
     /// Whether trying again later, with nothing changed, can help.
@@ -140,10 +191,12 @@ impl Error {
         }
     }
 
-    /// Who holds the lock, for [`Busy`](Self::Busy) and [`Timeout`](Self::Timeout).
+    /// Who holds the lock, for [`Busy`](Self::Busy), [`Timeout`](Self::Timeout) and [`Changed`](Self::Changed).
     pub fn holder(&self) -> Option<&Holder> {
         match self {
-            Self::Busy { holder, .. } | Self::Timeout { holder, .. } => holder.as_deref(),
+            Self::Busy { holder, .. } | Self::Timeout { holder, .. } | Self::Changed { holder, .. } => {
+                holder.as_deref()
+            }
             _ => None,
         }
     }
@@ -215,5 +268,38 @@ impl fmt::Display for Risk {
             Self::Ending => "its lease nears its end and is not renewed",
             Self::MaxHold => "it nears its max_hold",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_drives_a_terminal_or_forges_a_line() {
+        let hostile = "\u{1b}[2J\n2026 ERROR forged \u{202e}txt.exe\u{2028}\u{200b}";
+        let (name, source) = (Name::new(hostile).unwrap(), || Source::from(hostile));
+        let mut holder = Holder::unknown(name.clone());
+        holder.host = Some(hostile.to_owned());
+        holder.note = Some(hostile.to_owned());
+        let (store, holder, waited) = (hostile.to_owned(), Some(Box::new(holder)), Duration::ZERO);
+        let unavailable = || Error::Unavailable { store: store.clone(), source: source() };
+        for error in [
+            Error::Busy { name: name.clone(), holder: holder.clone() },
+            Error::Timeout { name: name.clone(), waited, holder: holder.clone() },
+            Error::Changed { name: name.clone(), holder },
+            Error::lost(&name, Loss::ForceReleased { reason: hostile.to_owned() }),
+            unavailable(),
+            unavailable().of_change(&name),
+            Error::Uncertain { name: name.clone(), source: source() },
+            Error::unsupported(hostile, hostile),
+            Error::invalid(hostile),
+            Error::config(hostile),
+            Error::Backend { store: store.clone(), source: source() },
+        ] {
+            let message = error.to_string();
+            assert!(!message.contains(['\u{1b}', '\n', '\u{202e}', '\u{2028}', '\u{200b}']), "{message:?}");
+            assert!(message.contains("forged"), "{message:?}");
+        }
     }
 }

@@ -48,6 +48,7 @@ pub struct Guard {
 
 impl Guard {
     pub(crate) fn new(locks: Locks, held: Arc<Held>) -> Self {
+        held.report_losses_to(locks.keeper());
         locks.keeper().adopt(&held);
         Self { locks, held, done: false }
     }
@@ -65,6 +66,13 @@ impl Guard {
     /// The identity of this acquisition.
     pub fn owner(&self) -> Owner {
         self.held.owner
+    }
+
+    /// The handle of the lock while it is held here: whoever has it can renew and release the lock beside
+    /// this guard, and take it away by attaching.
+    #[cfg(feature = "unstable-backend")]
+    pub fn handle(&self) -> Handle {
+        Handle::new(self.name().clone(), self.held.identity, self.token())
     }
 
     /// Time until the lease would end without renewal; zero when lost, `None` if it has no end.
@@ -173,8 +181,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if it was not ours any more, [`Error::Uncertain`] if the store did not answer (the release
-    /// goes on in the background). On one Redis, where the lock goes straight to another waiter of this process, that is by
-    /// an answer that may be ten milliseconds old.
+    /// goes on in the background).
     pub async fn release(mut self) -> Result<()> {
         self.own()?;
         // State first: ending a lock that is lost must still say so.
@@ -198,7 +205,7 @@ impl Guard {
                 };
                 Err(Error::lost(self.name(), why))
             }
-            Err(error) => Err(Error::Uncertain { name: self.name().clone(), source: Box::new(error) }),
+            Err(error) => Err(error.of_change(self.name())),
         }
     }
 
@@ -219,7 +226,7 @@ impl Guard {
             }
             Renewal::Renewed { .. } => {
                 self.done = true;
-                Ok(Handle::new(self.name().clone(), self.owner(), self.token()))
+                Ok(Handle::new(self.name().clone(), self.held.identity, self.token()))
             }
         }
     }

@@ -1,27 +1,29 @@
-//! A held lock as text, so that another process can go on with it. Carries name, owner and token, never a URL.
+//! A held lock as text, so that another process can go on with it. Carries name, secret and token, never a URL.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::owner::{Identity, Secret};
 use crate::{Error, FencingToken, Name, Owner, Result};
 
 /// A detached lock: what [`Guard::detach`](crate::Guard::detach) returns and
 /// [`Locks::attach`](crate::Locks::attach) takes. Nobody renews a detached lock; it ends when its ttl does.
 ///
-/// Its text form is `TOKEN.OWNER.NAME`, with characters that a shell or a log would trip over
-/// percent-encoded. Whoever has it can extend and release the lock: treat it like a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Its text form is `TOKEN.SECRET.NAME`, with characters that a shell or a log would trip over
+/// percent-encoded. Whoever has it can extend and release the lock: treat it like a key. The store does not have the
+/// secret, so whoever can only read the store cannot make a handle.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Handle {
     name: Name,
-    owner: Owner,
+    identity: Identity,
     token: FencingToken,
 }
 
 impl Handle {
-    pub(crate) fn new(name: Name, owner: Owner, token: FencingToken) -> Self {
-        Self { name, owner, token }
+    pub(crate) fn new(name: Name, identity: Identity, token: FencingToken) -> Self {
+        Self { name, identity, token }
     }
 
     /// The lock's name.
@@ -29,12 +31,12 @@ impl Handle {
         &self.name
     }
 
-    /// The identity of the acquisition.
+    /// The identity of the acquisition, as others see it.
     pub fn owner(&self) -> Owner {
-        self.owner
+        self.identity.owner()
     }
 
-    /// The fencing token of the acquisition.
+    /// The fencing token of the acquisition. A store compares it with its own and never writes it.
     pub fn token(&self) -> FencingToken {
         self.token
     }
@@ -42,7 +44,19 @@ impl Handle {
 
 impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.token, self.owner, crate::text::encode(self.name.as_str(), b":/@+,="))
+        write!(f, "{}.", self.token)?;
+        match self.identity.secret() {
+            Some(secret) => f.write_str(&secret.reveal())?,
+            None => write!(f, "{}", self.owner())?,
+        }
+        write!(f, ".{}", crate::text::encode(self.name.as_str(), b":/@+,="))
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, owner, token) = (&self.name, self.owner(), self.token);
+        f.debug_struct("Handle").field("name", name).field("owner", &owner).field("token", &token).finish()
     }
 }
 
@@ -50,15 +64,26 @@ impl FromStr for Handle {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid(format!("`{text}` is not a lock handle; expected TOKEN.OWNER.NAME"));
+        // The text is not quoted: most of it may be right, and then it is a key.
+        let wrong = || Error::invalid("this is not a lock handle; expected TOKEN.SECRET.NAME");
         let mut parts = text.splitn(3, '.');
-        let (Some(token), Some(owner), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+        let (Some(token), Some(who), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(wrong());
         };
         let token = token.parse().ok().and_then(FencingToken::new).ok_or_else(wrong)?;
-        let owner = owner.parse().map_err(|_| wrong())?;
         let name = Name::new(&crate::text::decode(name).ok_or_else(wrong)?)?;
-        Ok(Self { name, owner, token })
+        let identity = match Secret::parse(who) {
+            Some(secret) => Identity::of(secret, &name),
+            // Earlier versions wrote the owner. Of later owners that is no proof: anybody can read them.
+            None => {
+                let owner: Owner = who.parse().map_err(|_| wrong())?;
+                if !owner.is_of_an_earlier_version() {
+                    return Err(wrong());
+                }
+                Identity::without_secret(owner)
+            }
+        };
+        Ok(Self { name, identity, token })
     }
 }
 
@@ -79,10 +104,36 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn handle(name: &str, token: u64) -> Handle {
+        let name = Name::new(name).unwrap();
+        let identity = Identity::fresh(&name);
+        Handle::new(name, identity, FencingToken::new(token).unwrap())
+    }
+
+    #[test]
+    fn an_owner_makes_no_handle_unless_an_earlier_version_has_made_it() {
+        let handle = handle("a", 7);
+        assert!(format!("7.{}.a", handle.owner()).parse::<Handle>().is_err());
+        let earlier = Owner::fresh();
+        assert_eq!(format!("7.{earlier}.a").parse::<Handle>().unwrap().owner(), earlier);
+        // The 32 digits of an owner are a secret: of somebody else.
+        let digits = handle.owner().to_string().replace('-', "");
+        assert_ne!(format!("7.{digits}.a").parse::<Handle>().unwrap().owner(), handle.owner());
+    }
+
+    #[test]
+    fn neither_debug_output_nor_an_error_has_the_secret() {
+        let handle = handle("a", 7);
+        let secret = handle.identity.secret().unwrap().reveal();
+        assert!(!format!("{handle:?}").contains(&secret));
+        let error = format!("x{handle}").parse::<Handle>().unwrap_err();
+        assert!(!error.to_string().contains(&secret), "{error}");
+    }
+
     proptest! {
         #[test]
         fn a_handle_survives_its_text_form(name in "[^\0]{1,40}", token in 1u64..crate::token::TOKEN_LIMIT) {
-            let handle = Handle::new(Name::new(&name).unwrap(), Owner::fresh(), FencingToken::new(token).unwrap());
+            let handle = handle(&name, token);
             let text = handle.to_string();
             prop_assert!(text.bytes().all(|b| b.is_ascii_graphic()));
             prop_assert_eq!(text.parse::<Handle>().unwrap(), handle);

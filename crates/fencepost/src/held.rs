@@ -3,6 +3,7 @@
 //! `ended` is set before anything is sent that gives the lock up, and at most one renewal is under way at a time.
 //! Together they make a renewal unable to outlive a release.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,9 +11,12 @@ use std::time::Duration;
 use crate::backend::{Grant, Hold, Renewal, Request, Signal, lock};
 use crate::clock::{Clock, Moment};
 use crate::events::{Counters, add, subtract};
+use crate::keeper::Keeper;
 use crate::lease::Lease;
 use crate::options::Options;
-use crate::{Error, FencingToken, Loss, Name, Owner, Result, Risk, State};
+use crate::owner::Identity;
+use crate::text::printable;
+use crate::{Error, FencingToken, Loss, Name, Owner, Result, Risk, State, format_duration};
 
 /// When a lock with a short first term is renewed, after it was acquired.
 const HURRY: Duration = Duration::from_millis(10);
@@ -22,6 +26,7 @@ pub(crate) struct Held {
     pub(crate) id: u64,
     pub(crate) name: Name,
     pub(crate) owner: Owner,
+    pub(crate) identity: Identity,
     pub(crate) token: FencingToken,
     pub(crate) hold: Arc<dyn Hold>,
     signal: Arc<Signal>,
@@ -86,7 +91,8 @@ impl Held {
         let held = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: request.name.clone(),
-            owner: grant.owner,
+            owner: grant.identity.owner(),
+            identity: grant.identity,
             token: grant.token,
             hold: grant.hold,
             signal: request.signal.clone(),
@@ -167,12 +173,22 @@ impl Held {
         if !inner.ended {
             self.counters.lost(&why);
             tracing::warn!(
-                name = %self.name, owner = %self.owner, token = self.token.get(),
-                held = ?self.clock.now().since(self.acquired), why = %why, "lock lost"
+                name = %self.shown(), owner = %self.owner, token = self.token.get(),
+                held = %format_duration(self.clock.now().since(self.acquired)), why = %why, "lock lost"
             );
         }
         inner.loss = Some(why);
         self.signal.wake();
+    }
+
+    /// Has losses that the store tells counted and logged when they come, whether or not anybody asks for the state.
+    pub(crate) fn report_losses_to(self: &Arc<Self>, keeper: &Arc<Keeper>) {
+        self.signal.report_to(keeper, self);
+    }
+
+    /// The name for logs.
+    fn shown(&self) -> Cow<'_, str> {
+        printable(self.name.as_str())
     }
 
     /// Time left, if the lock is held and has an end.
@@ -230,6 +246,9 @@ impl Held {
         if inner.ended || inner.loss.is_some() {
             return None;
         }
+        if self.signal.loss().is_some() {
+            return Some(now);
+        }
         let lease = &inner.lease;
         let renew = self.renew_at(inner).filter(|_| !inner.renewing);
         let risk = lease.risk_at(self.renew_every).filter(|risk_at| !inner.warned && *risk_at > now);
@@ -258,7 +277,8 @@ impl Held {
             State::AtRisk { left, why } if !inner.warned => {
                 inner.warned = true;
                 tracing::warn!(
-                    name = %self.name, owner = %self.owner, token = self.token.get(), ?left, why = %why,
+                    name = %self.shown(), owner = %self.owner, token = self.token.get(),
+                    left = %format_duration(left), why = %why,
                     "lock at risk"
                 );
                 self.signal.wake();
@@ -280,33 +300,34 @@ impl Held {
             (inner.lease.term_to_ask(inner.lease.ttl(), self.clock.now()), inner.lease.until())
         };
         let answer = self.clock.within(until, self.hold.renew(term)).await;
-        self.finish_renewal(answer);
+        self.finish_renewal(answer.as_ref());
     }
 
     /// Takes over what a renewal came to; `None` is an answer that did not come before the lease ended.
-    fn finish_renewal(&self, answer: Option<Result<Renewal>>) {
+    fn finish_renewal(&self, answer: Option<&Result<Renewal>>) {
         let now = self.clock.now();
         let mut inner = lock(&self.inner);
         inner.renewing = false;
         match answer {
             Some(Ok(Renewal::Renewed { sent, term })) => {
-                self.round_trip(now.since(sent));
-                if inner.lease.renewed(sent, term, now) {
+                self.round_trip(now.since(*sent));
+                if inner.lease.renewed(*sent, *term, now) {
                     add(&self.counters.renewed, 1);
-                    tracing::debug!(name = %self.name, owner = %self.owner, token = self.token.get(), "lock renewed");
+                    tracing::debug!(name = %self.shown(), owner = %self.owner, token = self.token.get(), "lock renewed");
                     inner.trouble = false;
                     inner.hurry = None;
                     inner.tried = false;
                     inner.warned = false;
                 }
             }
-            Some(Ok(Renewal::Lost(why))) => self.declare(&mut inner, why),
+            Some(Ok(Renewal::Lost(why))) => self.declare(&mut inner, why.clone()),
             Some(Err(error)) => {
                 add(&self.counters.renewals_failed, 1);
                 let left = inner.lease.left(now).unwrap_or(inner.lease.ttl());
                 let pause = (left / 8).clamp(Duration::from_millis(10), Duration::from_secs(5));
                 tracing::warn!(
-                    name = %self.name, owner = %self.owner, token = self.token.get(), ?left, %error,
+                    name = %self.shown(), owner = %self.owner, token = self.token.get(),
+                    left = %format_duration(left), %error,
                     "renewal failed, trying again"
                 );
                 inner.trouble = true;
@@ -329,7 +350,7 @@ impl Held {
         if took > ttl / 4 {
             add(&self.counters.slow, 1);
             tracing::warn!(
-                name = %self.name, ?took, ?ttl,
+                name = %self.shown(), took = %format_duration(took), ttl = %format_duration(ttl),
                 "a store round trip took more than a quarter of the ttl; use a longer ttl or a nearer store"
             );
         }
@@ -379,17 +400,11 @@ impl Held {
             self.signal.wake();
             return Err(error);
         }
-        let error = match &answer {
-            Some(Err(error)) => Some(error.to_string()),
-            _ => None,
-        };
-        self.finish_renewal(answer);
-        match self.state() {
-            State::Lost(why) => Err(Error::lost(&self.name, why)),
-            _ => match error {
-                Some(error) => Err(Error::Uncertain { name: self.name.clone(), source: error.into() }),
-                None => Ok(self.valid_for()),
-            },
+        self.finish_renewal(answer.as_ref());
+        match (self.state(), answer) {
+            (State::Lost(why), _) => Err(Error::lost(&self.name, why)),
+            (_, Some(Err(error))) => Err(error.of_change(&self.name)),
+            _ => Ok(self.valid_for()),
         }
     }
 
@@ -411,14 +426,14 @@ impl Held {
                     return;
                 }
                 Err(error) => {
-                    tracing::debug!(name = %self.name, owner = %self.owner, %error, "release failed");
+                    tracing::debug!(name = %self.shown(), owner = %self.owner, %error, "release failed");
                 }
             }
             let pause = Duration::from_millis(20 << tried.min(7));
             let again = self.clock.now().plus(crate::wait::jittered(pause));
             if again >= give_up {
                 tracing::warn!(
-                    name = %self.name, owner = %self.owner,
+                    name = %self.shown(), owner = %self.owner,
                     "the store did not answer the release; the lock ends with its lease"
                 );
                 return;
@@ -431,8 +446,76 @@ impl Held {
     pub(crate) fn note_release(&self) {
         add(&self.counters.released, 1);
         tracing::debug!(
-            name = %self.name, owner = %self.owner, token = self.token.get(),
-            held = ?self.clock.now().since(self.acquired), "lock released"
+            name = %self.shown(), owner = %self.owner, token = self.token.get(),
+            held = %format_duration(self.clock.now().since(self.acquired)), "lock released"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+    use crate::owner::Identity;
+
+    /// A lock whose store refuses to renew it.
+    #[derive(Debug)]
+    struct Refused(fn() -> Error);
+
+    #[async_trait::async_trait]
+    impl Hold for Refused {
+        async fn renew(&self, _: Duration) -> Result<Renewal> {
+            Err((self.0)())
+        }
+
+        async fn release(&self) -> Result<bool> {
+            Err((self.0)())
+        }
+
+        async fn detach(&self, _: Duration) -> Result<Renewal> {
+            Err((self.0)())
+        }
+
+        fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    fn held(refusal: fn() -> Error) -> Arc<Held> {
+        let (name, clock) = (Name::new("a").unwrap(), Clock::system());
+        let request = Request::new(name.clone(), Duration::from_secs(60), "".into(), Arc::default());
+        let grant = Grant {
+            identity: Identity::fresh(&name),
+            token: FencingToken::new(7).unwrap(),
+            sent: clock.now(),
+            term: Some(request.ttl),
+            pushed: false,
+            hold: Arc::new(Refused(refusal)),
+        };
+        Held::new(&request, grant, &Options::new(request.ttl), clock, Arc::default())
+    }
+
+    #[tokio::test]
+    async fn an_extension_that_fails_says_how_and_is_uncertain_only_if_its_outcome_is() {
+        let extended =
+            |refusal| async move { held(refusal).extend(Duration::from_secs(60)).await.unwrap_err() };
+        let refused = extended(|| Error::config("renewing is forbidden")).await;
+        assert!(
+            matches!(&refused, Error::Config { message } if message == "renewing is forbidden"),
+            "{refused}"
+        );
+        let odd = extended(|| Error::Backend { store: "x:".to_owned(), source: "odd".into() }).await;
+        assert!(matches!(&odd, Error::Backend { .. }), "{odd}");
+        let silent = || {
+            let source = std::io::Error::from_raw_os_error(110);
+            Error::Unavailable { store: "x:".to_owned(), source: Box::new(source) }
+        };
+        let unknown = extended(silent).await;
+        let Error::Uncertain { source, .. } = &unknown else { panic!("{unknown}") };
+        let Some(Error::Unavailable { source, .. }) = source.downcast_ref::<Error>() else {
+            panic!("{source}")
+        };
+        assert_eq!(source.downcast_ref::<std::io::Error>().unwrap().raw_os_error(), Some(110));
     }
 }

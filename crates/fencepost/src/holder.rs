@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use crate::text::printable;
-use crate::{FencingToken, Name, NodeView, Owner};
+use crate::{Error, FencingToken, Name, NodeView, Owner};
 
 /// Who holds a lock, as others see it. What a store does not know is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,24 @@ pub struct Holder {
     pub nodes: Vec<NodeView>,
     /// Who waits behind it, first come first, where the store can tell and was asked to show one lock.
     pub queue: Vec<Holder>,
+}
+
+/// What a list of locks found.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Listing {
+    /// The holders, by name.
+    pub holders: Vec<Holder>,
+    /// Why a lock is missing or is listed without its holder: an entry that is damaged, or that this user may
+    /// not read. One such entry hides no other.
+    pub unreadable: Vec<Error>,
+}
+
+impl From<Vec<Holder>> for Listing {
+    /// A list that misses nothing.
+    fn from(holders: Vec<Holder>) -> Self {
+        Self { holders, unreadable: Vec::new() }
+    }
 }
 
 impl Holder {

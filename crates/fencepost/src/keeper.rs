@@ -16,6 +16,7 @@ use crate::backend::lock;
 use crate::clock::{Clock, Moment};
 use crate::fork::PerProcess;
 use crate::held::{Chore, Held};
+use crate::text::printable;
 use crate::{Error, Result};
 
 /// Renewals that fall due within this time of each other share a batch.
@@ -34,6 +35,8 @@ pub(crate) struct Keeper {
 #[derive(Debug)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Held>>,
+    /// Locks that their store has declared lost.
+    lost: Vec<Weak<Held>>,
     /// What the alarm is set to.
     armed: Moment,
     /// Rounds and renewals under way.
@@ -73,7 +76,12 @@ impl Keeper {
         let keeper = Arc::new(Self {
             clock,
             runtime: runtime.clone(),
-            schedule: Mutex::new(Schedule { due: BTreeMap::new(), armed: Moment::NEVER, busy: 0 }),
+            schedule: Mutex::new(Schedule {
+                due: BTreeMap::new(),
+                lost: Vec::new(),
+                armed: Moment::NEVER,
+                busy: 0,
+            }),
             alarm: alarm.clone(),
             progress: watch::Sender::new(()),
         });
@@ -94,6 +102,12 @@ impl Keeper {
             schedule.armed = due;
             self.alarm.set(due);
         }
+    }
+
+    /// Takes a loss from a store, which must not wait: it is looked at in the next round, at once.
+    pub(crate) fn report(&self, held: Weak<Held>) {
+        lock(&self.schedule).lost.push(held);
+        self.alarm.ring();
     }
 
     /// Lets go of a lock: no renewal starts from now on.
@@ -129,7 +143,7 @@ impl Keeper {
             {
                 let schedule = lock(&self.schedule);
                 let next = schedule.next();
-                if schedule.busy == 0 && next > self.clock.now() {
+                if schedule.busy == 0 && schedule.lost.is_empty() && next > self.clock.now() {
                     return next;
                 }
             }
@@ -145,9 +159,14 @@ impl Keeper {
         let now = self.clock.now();
         let soon = if self.clock.manual().is_some() { now } else { now.plus(BATCH) };
         let mut due = Vec::new();
-        {
+        let lost = {
             let mut schedule = lock(&self.schedule);
             schedule.busy += 1;
+            std::mem::take(&mut schedule.lost)
+        };
+        lost.iter().filter_map(Weak::upgrade).for_each(|held| self.adopt(&held));
+        {
+            let mut schedule = lock(&self.schedule);
             // Only what is due now wakes the thread, but then it takes along what soon will be.
             if schedule.next() <= now {
                 let later = schedule.due.split_off(&(soon, u64::MAX));
@@ -169,7 +188,8 @@ impl Keeper {
                     let held = held.clone();
                     self.spawn(async move {
                         if let Err(error) = held.hold.release().await {
-                            tracing::debug!(name = %held.name, %error, "release at max_hold failed");
+                            let name = printable(held.name.as_str());
+                            tracing::debug!(%name, %error, "release at max_hold failed");
                         }
                     });
                 }
@@ -233,4 +253,27 @@ fn runtime() -> Result<Handle> {
         .map_err(failed)?;
     *slot = Some(handle.clone());
     Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::Loss;
+    use crate::memory::{ManualClock, Store};
+
+    #[tokio::test]
+    async fn a_loss_that_a_store_tells_is_counted_though_nobody_asks_the_guard() {
+        let clock = ManualClock::new();
+        let store = Store::with_clock(&clock);
+        let locks = store.locks().unwrap();
+        let guard = locks.lock("a").renew(false).ttl(Duration::from_secs(3600)).acquire().await.unwrap();
+        let watched = locks.lock("b").acquire().await.unwrap();
+        assert!(store.lose("a", Loss::SessionEnded) && store.lose("b", Loss::Taken));
+        clock.advance(Duration::ZERO).await;
+        let lost = locks.stats().lost;
+        assert_eq!((lost.session_ended, lost.taken), (1, 1));
+        assert!(guard.state().is_lost() && watched.state().is_lost());
+        assert_eq!(locks.stats().lost, lost, "each is counted once");
+    }
 }

@@ -54,6 +54,7 @@ mod lock;
 mod locks;
 mod name;
 mod options;
+#[cfg_attr(not(feature = "unstable-backend"), allow(unreachable_pub))]
 mod owner;
 mod report;
 mod set;
@@ -63,7 +64,7 @@ mod url;
 mod wait;
 mod watch;
 
-pub use backend::{Capabilities, Revoked};
+pub use backend::{Capabilities, ForceRelease, Revoked};
 #[cfg(feature = "etcd")]
 pub use backends::etcd::EtcdCompare;
 pub use backends::memory;
@@ -75,7 +76,7 @@ pub use error::{Error, Loss, Result, Risk, Source};
 pub use events::{Distribution, Losses, Stats};
 pub use guard::{Guard, State};
 pub use handle::Handle;
-pub use holder::Holder;
+pub use holder::{Holder, Listing};
 pub use lock::Lock;
 pub use locks::Locks;
 pub use name::{MAX_NAME, Name};
@@ -84,6 +85,9 @@ pub use owner::Owner;
 pub use report::{NodeReport, NodeView, Verdict};
 pub use set::{GuardSet, LockSet};
 pub use text::{format_duration, parse_duration};
+// For the command, which shows the same texts.
+#[doc(hidden)]
+pub use text::{is_unfit, printable};
 pub use token::FencingToken;
 pub use wait::{Retry, Wait};
 pub use watch::Watch;

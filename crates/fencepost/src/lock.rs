@@ -8,7 +8,8 @@ use crate::clock::Moment;
 use crate::events::{add, subtract};
 use crate::held::Held;
 use crate::options::{Options, chained_options};
-use crate::{Error, Guard, Handle, Locks, Name, Result, Wait};
+use crate::text::printable;
+use crate::{Error, Guard, Handle, Locks, Name, Result, Wait, format_duration};
 
 /// How long a caller that was already waiting sits out an outage of the store.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -145,7 +146,7 @@ impl Lock {
             Some(result) => result,
             None => {
                 let waited = self.locks.clock().now().since(started);
-                let no_answer = || format!("no answer within {}", crate::format_duration(waited)).into();
+                let no_answer = || format!("no answer within {}", format_duration(waited)).into();
                 Err(match (seen.take_obstacle(), seen.holder()) {
                     (None, Some(holder)) => {
                         Error::Timeout { name: name.clone(), waited, holder: Some(holder) }
@@ -160,7 +161,8 @@ impl Lock {
         };
         if let Err(Error::Timeout { waited, .. }) = &result {
             add(&counters.timed_out, 1);
-            tracing::debug!(%name, ?waited, "gave up waiting");
+            let (name, waited) = (printable(name.as_str()), format_duration(*waited));
+            tracing::debug!(%name, %waited, "gave up waiting");
         }
         result
     }
@@ -168,7 +170,7 @@ impl Lock {
     /// Waits the store's own way, through outages shorter than [`PATIENCE`] once the store has answered.
     async fn queue(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
         let clock = self.locks.clock();
-        let (mut failing_since, mut first) = (None, true);
+        let (mut failing_since, mut first, mut answers) = (None, true, 0);
         loop {
             let request = self.request(name, seen);
             let asked = clock.now();
@@ -185,8 +187,9 @@ impl Lock {
                 continue;
             }
             let now = clock.now();
-            // A call that waited for a while had an answer; the outage begins with its end.
-            if failing_since.is_none() || now.since(asked) > PATIENCE / 2 {
+            // A call that had an answer, or waited for a while: the outage begins with its end.
+            let answered = seen.answers() != std::mem::replace(&mut answers, seen.answers());
+            if failing_since.is_none() || answered || now.since(asked) > PATIENCE / 2 {
                 failing_since = Some(now);
             }
             let outlasted = failing_since.is_some_and(|since| now.since(since) > PATIENCE);
@@ -194,7 +197,7 @@ impl Lock {
                 add(&self.locks.counters().failed, 1);
                 return Err(error);
             }
-            tracing::debug!(%name, %error, "waiting was interrupted, queueing again");
+            tracing::debug!(name = %printable(name.as_str()), %error, "waiting was interrupted, queueing again");
             clock.sleep_until(now.plus(crate::wait::jittered(Duration::from_millis(200)))).await;
         }
     }
@@ -227,7 +230,7 @@ impl Lock {
             Ok(Attempt::Granted(grant)) => self.guard(&request, grant, started),
             Ok(Attempt::Busy(holder)) => {
                 add(&counters.busy, 1);
-                tracing::debug!(%name, "lock is busy");
+                tracing::debug!(name = %printable(name.as_str()), "lock is busy");
                 if let Some(holder) = &holder {
                     seen.note(holder.clone());
                 }
@@ -247,14 +250,18 @@ impl Lock {
     /// Turns a grant into a guard. No await in here: a grant is either a guard or released by its drop.
     fn guard(&self, request: &Request, grant: Grant, started: Moment) -> Result<Guard> {
         let (clock, counters) = (self.locks.clock(), self.locks.counters());
-        let owner = grant.owner;
+        let owner = grant.identity.owner();
         let held = Held::new(request, grant, &self.options, clock.clone(), counters.clone());
         let guard = Guard::new(self.locks.clone(), held);
         if let crate::State::Lost(why) = guard.state() {
             return Err(match why {
                 crate::Loss::Paused | crate::Loss::Expired | crate::Loss::Unreachable => Error::Unavailable {
                     store: self.locks.capabilities().store,
-                    source: format!("its answer took longer than the ttl of {:?}", request.ttl).into(),
+                    source: format!(
+                        "its answer took longer than the ttl of {}",
+                        format_duration(request.ttl)
+                    )
+                    .into(),
                 },
                 why => Error::lost(&request.name, why),
             });
@@ -263,7 +270,8 @@ impl Lock {
         add(&counters.acquired, 1);
         counters.waiting.record(waited);
         tracing::debug!(
-            name = %request.name, %owner, token = guard.token().get(), ?waited, "lock acquired"
+            name = %printable(request.name.as_str()), %owner, token = guard.token().get(),
+            waited = %format_duration(waited), "lock acquired"
         );
         Ok(guard)
     }

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Capabilities, Grant, Request, Revoked};
+use crate::backend::{Backend, Capabilities, ForceRelease, Renewal, Revoked};
 use crate::clock::Clock;
 use crate::errands::Errands;
 use crate::events::{Counters, Stats};
 use crate::keeper::Keeper;
-use crate::options::{DEFAULT_TTL, Options, check_ttl};
-use crate::{Error, Guard, Handle, Holder, Lock, LockSet, Name, Result, backends};
+use crate::options::{DEFAULT_TTL, Options, check_text, check_ttl};
+use crate::text::printable;
+use crate::{Error, Guard, Handle, Holder, Listing, Lock, LockSet, Name, Result, backends};
 
 /// How long [`Locks::close`] waits for what is still under way.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -114,9 +115,9 @@ impl Locks {
         self.0.default_ttl
     }
 
-    /// Goes on with a lock that was detached, maybe by another process. Holds nothing until the store has answered
-    /// one renewal that is conditional on the handle's owner. For other options than the defaults use
-    /// [`Lock::attach`].
+    /// Goes on with a lock that was detached, maybe by another process. Holds nothing until the store has answered.
+    /// The lock has a new identity from then on: of two that attach one handle, one gets the lock and the other one
+    /// `Lost`, and this handle is good for nothing any more. For other options than the defaults use [`Lock::attach`].
     ///
     /// # Errors
     /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle.
@@ -128,36 +129,34 @@ impl Locks {
     ///
     /// # Errors
     /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle.
+    /// [`Uncertain`](crate::Error::Uncertain) if the store did not answer: it ends when it would have, or later.
     pub async fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()> {
-        self.take_over(handle, ttl).await.map(drop)
+        check_ttl(ttl)?;
+        let renewed = self.backend()?.renew(handle, ttl).await;
+        match renewed.map_err(|error| error.of_change(handle.name()))? {
+            Renewal::Renewed { .. } => Ok(()),
+            Renewal::Lost(why) => Err(Error::lost(handle.name(), why)),
+        }
     }
 
-    /// Gives a detached lock back.
+    /// Gives a detached lock back; if it was force-released, that is the holder's consent.
     ///
     /// # Errors
     /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle,
     /// [`Uncertain`](crate::Error::Uncertain) if the store did not answer: the lock ends with its ttl then.
     pub async fn release(&self, handle: &Handle) -> Result<()> {
-        let grant = self.take_over(handle, self.0.default_ttl).await?;
-        match grant.hold.release().await {
+        match self.backend()?.release(handle).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::lost(handle.name(), crate::Loss::Taken)),
-            Err(error) => Err(Error::Uncertain { name: handle.name().clone(), source: Box::new(error) }),
+            Err(error) => Err(error.of_change(handle.name())),
         }
     }
 
-    /// Shows the store that a handle is good. The grant can be dropped: the lock stays a lease.
-    async fn take_over(&self, handle: &Handle, ttl: Duration) -> Result<Grant> {
-        check_ttl(ttl)?;
-        let request = Request::new(handle.name().clone(), ttl, "".into(), Arc::default());
-        self.backend()?.attach(handle, &request).await
-    }
-
-    /// All holders whose name starts with `prefix` (empty: all), by name.
+    /// All holders whose name starts with `prefix` (empty: all), by name, and what could not be read.
     ///
     /// # Errors
     /// As the store fails.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    pub async fn list(&self, prefix: &str) -> Result<Listing> {
         self.backend()?.list(prefix).await
     }
 
@@ -169,31 +168,22 @@ impl Locks {
         self.backend()?.show(&Name::new(name)?).await
     }
 
-    /// Takes a lock away from its holder, which learns the reason. The lock is free when the holder lets go or its
-    /// lease ends. `None` if nobody holds it.
+    /// Takes a lock away from its holder, which learns the reason; [`ForceRelease`] says how, and a text alone asks for it. The
+    /// lock is free when the holder lets go or its lease ends, or at once. `None` if nobody holds it.
     ///
     /// The token in the answer is larger than the victim's: only recording it at the protected resource keeps a
     /// victim that does not listen from writing.
     ///
     /// # Errors
-    /// As the store fails, and [`Invalid`](crate::Error::Invalid) for a bad name.
-    pub async fn force_release(&self, name: &str, reason: &str) -> Result<Option<Revoked>> {
-        self.revoke(name, reason, false).await
-    }
-
-    /// As [`force_release`](Self::force_release), but the lock is free at once, while the victim may still work.
-    ///
-    /// # Errors
-    /// As [`force_release`](Self::force_release).
-    pub async fn force_release_now(&self, name: &str, reason: &str) -> Result<Option<Revoked>> {
-        self.revoke(name, reason, true).await
-    }
-
-    async fn revoke(&self, name: &str, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        let revoked = self.backend()?.force_release(&Name::new(name)?, reason, now).await?;
+    /// [`Changed`](crate::Error::Changed) if another one than was meant holds the lock by now. As the store fails, and
+    /// [`Invalid`](crate::Error::Invalid) for a bad name or a reason of more than 1024 bytes.
+    pub async fn force_release(&self, name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>> {
+        let how = how.into();
+        check_text("reason", &how.reason)?;
+        let revoked = self.backend()?.force_release(&Name::new(name)?, &how).await?;
         if let Some(revoked) = &revoked {
             tracing::warn!(
-                name, reason, token = revoked.token.get(), freed = revoked.freed, victim = %revoked.holder,
+                name = %printable(name), reason = %printable(&how.reason), token = revoked.token.get(), freed = revoked.freed, victim = %revoked.holder,
                 "lock force-released"
             );
         }
@@ -258,7 +248,7 @@ impl Locks {
         &self.0.clock
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
+    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
         &self.0.keeper
     }
 

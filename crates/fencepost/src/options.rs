@@ -11,7 +11,8 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 const MIN_TTL: Duration = Duration::from_millis(50);
 const MAX_TTL: Duration = Duration::from_secs(30 * 86_400);
-const MAX_NOTE: usize = 1024;
+/// Of a note or a reason, which others read with the lock.
+const MAX_TEXT: usize = 1024;
 const MIN_CADENCE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug)]
@@ -41,12 +42,7 @@ impl Options {
     /// Refuses what cannot work, before anything is sent.
     pub(crate) fn check(&self) -> Result<()> {
         check_ttl(self.ttl)?;
-        if self.note.len() > MAX_NOTE {
-            return Err(Error::invalid(format!(
-                "a note may have at most {MAX_NOTE} bytes, this one has {}",
-                self.note.len()
-            )));
-        }
+        check_text("note", &self.note)?;
         if self.renew_every.is_some_and(|every| every < MIN_CADENCE || every > self.ttl * 4 / 5) {
             return Err(Error::invalid("renew_every must lie between 10ms and four fifths of the ttl"));
         }
@@ -62,6 +58,19 @@ impl Options {
             Some(every) => every,
             None if clock.manual().is_some() => self.ttl / 3,
             None => self.ttl / 3 - (self.ttl / 30 - crate::wait::jittered(self.ttl / 30)),
+        }
+    }
+}
+
+/// Refuses a note or a reason that is too long to be kept with a lock.
+pub(crate) fn check_text(what: &str, text: &str) -> Result<()> {
+    if text.contains('\0') {
+        return Err(Error::invalid(format!("a {what} is text without NUL characters")));
+    }
+    match text.len() {
+        ..=MAX_TEXT => Ok(()),
+        length => {
+            Err(Error::invalid(format!("a {what} may have at most {MAX_TEXT} bytes, this one has {length}")))
         }
     }
 }

@@ -58,7 +58,7 @@ impl fmt::Display for Verdict {
             Self::Quarantined { left, why } => {
                 write!(f, "does not vote for another {} ({why})", format_duration(*left))
             }
-            Self::Unreachable { why } => write!(f, "out of reach: {}", printable(why)),
+            Self::Unreachable { why } => write!(f, "does not answer: {}", printable(why)),
             Self::Refused { why } => write!(f, "not usable: {}", printable(why)),
         }
     }
@@ -76,9 +76,11 @@ pub struct NodeReport {
 
 /// No majority voted for us: what each node said instead. The source of an
 /// [`Unavailable`](crate::Error::Unavailable) error.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct NoMajority {
     pub(crate) nodes: Vec<NodeReport>,
+    /// What to do about it, where that is known.
+    pub(crate) next: Option<&'static str>,
 }
 
 impl fmt::Display for NoMajority {
@@ -88,7 +90,7 @@ impl fmt::Display for NoMajority {
         for report in &self.nodes {
             write!(f, "; {} {}", report.node, report.verdict)?;
         }
-        Ok(())
+        self.next.map_or(Ok(()), |next| write!(f, "; {next}"))
     }
 }
 

@@ -62,10 +62,7 @@ impl LockSet {
             match lock.acquire_by(name, started, lock.deadline(started)).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
-                    // The deadline bounds cleaning up, too: what is not answered soon goes on in the background.
-                    let clock = self.locks.clock();
-                    let soon = clock.now().plus(GRACE);
-                    clock.within(Some(soon), GuardSet { guards }.give_back()).await;
+                    self.give_back(GuardSet { guards }).await;
                     return Err(error);
                 }
             }
@@ -75,9 +72,19 @@ impl LockSet {
         match set.check() {
             Ok(()) => Ok(set),
             Err(error) => {
-                set.give_back().await;
+                self.give_back(set).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Gives back what was acquired in vain. The deadline bounds cleaning up, too: what is not answered soon goes on in the
+    /// background.
+    async fn give_back(&self, set: GuardSet) {
+        let clock = self.locks.clock();
+        let soon = clock.now().plus(GRACE);
+        if let Some(Err(error)) = clock.within(Some(soon), set.release()).await {
+            tracing::debug!(%error, "giving back a part of a lock set failed");
         }
     }
 }
@@ -180,10 +187,28 @@ impl GuardSet {
         }
         result
     }
+}
 
-    async fn give_back(self) {
-        if let Err(error) = self.release().await {
-            tracing::debug!(%error, "giving back a part of a lock set failed");
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Call, Store};
+
+    #[tokio::test]
+    async fn a_set_that_lost_a_lock_while_it_waited_does_not_wait_for_a_store_that_is_silent() {
+        let store = Store::new();
+        let (locks, other) = (store.locks().unwrap(), store.locks().unwrap());
+        let in_the_way = other.lock("b").acquire().await.unwrap();
+        let waiting = tokio::spawn(async move { locks.all(["a", "b"]).acquire().await });
+        while other.show("a").await.unwrap().is_none() {
+            tokio::task::yield_now().await;
         }
+        assert!(store.lose("a", Loss::SessionEnded));
+        // From here on releases take effect, and nobody says so.
+        store.delay(Call::Release, Duration::from_secs(3600));
+        drop(in_the_way);
+        let answer = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+        let error = answer.expect("it comes to an end").unwrap().unwrap_err();
+        assert!(matches!(error, Error::Lost { why: Loss::SessionEnded, .. }), "{error}");
     }
 }

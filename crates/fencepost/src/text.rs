@@ -34,20 +34,32 @@ pub(crate) fn decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// Text as it can be shown in one line on any terminal: control characters become escapes.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+/// Text as it can be shown in one line on any terminal and in any log: characters that would drive a terminal, end a line,
+/// reorder the text around them or cannot be seen become escapes.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unfit) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
     for character in text.chars() {
-        if character.is_control() {
+        if is_unfit(character) {
             out.extend(character.escape_default());
         } else {
             out.push(character);
         }
     }
     Cow::Owned(out)
+}
+
+/// Control characters, and of the format characters those that forge what a reader sees: line and paragraph separators,
+/// directions of writing, what has no width, annotations, tags.
+pub fn is_unfit(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Reads a duration as people write it: `500ms`, `30s`, `5m`, `2h`, `1d`.
@@ -78,22 +90,30 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
         })
 }
 
-/// Writes a duration for people: one or two units, `2.5s`, `4m 10s`, `3h 5m`.
+/// Writes a duration for people: one or two units, `2.5s`, `4m 10s`, `3h 5m`, rounded to what is shown.
 pub fn format_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0 => format!("{}ms", duration.as_millis()),
-        1..10 if duration.subsec_millis() >= 100 => {
-            format!("{}.{}s", seconds, duration.subsec_millis() / 100)
-        }
-        1..60 => format!("{seconds}s"),
-        60..3600 => two(seconds / 60, "m", seconds % 60, "s"),
-        3600..86400 => two(seconds / 3600, "h", seconds % 3600 / 60, "m"),
-        _ => two(seconds / 86400, "d", seconds % 86400 / 3600, "h"),
+    let in_units_of = |milliseconds: u128| {
+        let unit = milliseconds * 1_000_000;
+        (duration.as_nanos() + unit / 2) / unit
+    };
+    let (milliseconds, tenths, seconds) = (in_units_of(1), in_units_of(100), in_units_of(1_000));
+    let (minutes, hours) = (in_units_of(60_000), in_units_of(3_600_000));
+    if milliseconds < 1_000 {
+        format!("{milliseconds}ms")
+    } else if tenths < 100 && !tenths.is_multiple_of(10) {
+        format!("{}.{}s", tenths / 10, tenths % 10)
+    } else if seconds < 60 {
+        format!("{seconds}s")
+    } else if seconds < 3_600 {
+        two(seconds / 60, "m", seconds % 60, "s")
+    } else if minutes < 24 * 60 {
+        two(minutes / 60, "h", minutes % 60, "m")
+    } else {
+        two(hours / 24, "d", hours % 24, "h")
     }
 }
 
-fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
+fn two(large: u128, large_unit: &str, small: u128, small_unit: &str) -> String {
     if small == 0 {
         format!("{large}{large_unit}")
     } else {
@@ -130,7 +150,16 @@ mod tests {
     #[test]
     fn what_is_shown_cannot_drive_a_terminal() {
         assert_eq!(printable("order's \u{1b}[2J\n"), "order's \\u{1b}[2J\\n");
-        assert!(matches!(printable("ä/ö `x`"), Cow::Borrowed(_)));
+        assert!(matches!(printable("ä/ö `x` हिन्दी 日本語\u{3000}e\u{301} 🦀"), Cow::Borrowed(_)));
+        assert_eq!(
+            printable("a\u{202e}b\u{2066}c\u{2028}d\u{200b}"),
+            "a\\u{202e}b\\u{2066}c\\u{2028}d\\u{200b}"
+        );
+        for hidden in
+            ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2029}', '\u{2069}', '\u{feff}', '\u{85}', '\u{e0041}']
+        {
+            assert!(printable(&hidden.to_string()).is_ascii(), "{hidden:?}");
+        }
     }
 
     #[test]
@@ -142,6 +171,24 @@ mod tests {
         }
         assert_eq!(format_duration(Duration::from_millis(2_540)), "2.5s");
         assert_eq!(format_duration(Duration::from_secs(250)), "4m 10s");
+        for (microseconds, text) in [
+            (0, "0ms"),
+            (333_262, "333ms"),
+            (999_499, "999ms"),
+            (999_500, "1s"),
+            (1_049_999, "1s"),
+            (9_949_999, "9.9s"),
+            (9_950_000, "10s"),
+            (29_997_000, "30s"),
+            (59_499_999, "59s"),
+            (59_500_000, "1m"),
+            (3_599_500_000, "1h"),
+            (11_129_000_000, "3h 5m"),
+            (86_399_000_000, "1d"),
+        ] {
+            assert_eq!(format_duration(Duration::from_micros(microseconds)), text, "{microseconds}");
+        }
+        assert!(format_duration(Duration::MAX).ends_with('h'));
         for wrong in
             ["", "5", "s", "-1s", "1.5s", "5 s", "5S", "99999999999999999999s", "18446744073709551615d"]
         {

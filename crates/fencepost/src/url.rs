@@ -9,12 +9,42 @@ use std::time::Duration;
 
 use crate::{Error, Result, parse_duration, text};
 
+/// A text that only the server it is meant for gets to see.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(String);
+
+impl Password {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// A server's words without the password: some repeat what they were sent.
+    #[allow(dead_code)] // by features
+    pub(crate) fn hide_in(&self, text: &str) -> String {
+        match self.0.as_str() {
+            "" => text.to_owned(),
+            // As it was sent, and as errors are shown.
+            password => text.replace(password, "(hidden)").replace(&*text::printable(password), "(hidden)"),
+        }
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
 /// A store URL, taken apart. Its `Display` and `Debug` never show the password.
 #[derive(Clone)]
 pub(crate) struct StoreUrl {
     pub(crate) scheme: String,
     pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) password: Option<Password>,
     pub(crate) hosts: Vec<Host>,
     /// What follows the authority, percent-decoded; for `file:` and `memory:` the whole rest.
     pub(crate) path: String,
@@ -30,7 +60,7 @@ pub(crate) struct Host {
     /// The scheme of a node that was given as a URL.
     pub(crate) scheme: Option<String>,
     /// Its user and password, where each host has its own.
-    pub(crate) login: Option<(Option<String>, Option<String>)>,
+    pub(crate) login: Option<(Option<String>, Option<Password>)>,
 }
 
 impl fmt::Debug for Host {
@@ -106,7 +136,7 @@ impl StoreUrl {
             Some((login, hosts)) => {
                 let (user, password) = login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)));
                 out.user = Some(decode(user)?).filter(|user| !user.is_empty());
-                out.password = password.map(decode).transpose()?;
+                out.password = password.map(decode).transpose()?.map(Password::new);
                 hosts
             }
         };
@@ -176,7 +206,7 @@ fn parse_nodes(text: &str) -> Option<Vec<Host>> {
             Some(login) => {
                 let (user, password) = login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)));
                 let password = match password {
-                    Some(password) => Some(text::decode(password)?),
+                    Some(password) => Some(Password::new(text::decode(password)?)),
                     None => None,
                 };
                 Some((Some(text::decode(user)?).filter(|user| !user.is_empty()), password))
@@ -233,10 +263,19 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_password_is_hidden_wherever_it_is_repeated() {
+        let hidden = |password: &str, text| Password::new(password.to_owned()).hide_in(text);
+        assert_eq!(hidden("hush", "ERR no `hush`: u hush"), "ERR no `(hidden)`: u (hidden)");
+        assert_eq!(hidden("a\u{7}b", "ERR a\\u{7}b"), "ERR (hidden)");
+        assert_eq!(hidden("", "ERR"), "ERR");
+    }
+
+    #[test]
     fn the_nodes_of_redlock_have_schemes_and_logins() {
         let url = StoreUrl::parse("redlock://me:p%2C1@a:1,b,:p2@c/2?ttl=5s").unwrap();
-        let login =
-            |user: Option<&str>, password: &str| Some((user.map(str::to_owned), Some(password.to_owned())));
+        let login = |user: Option<&str>, password: &str| {
+            Some((user.map(str::to_owned), Some(Password::new(password.to_owned()))))
+        };
         let logins: Vec<_> = url.hosts.iter().map(|host| host.login.clone()).collect();
         assert_eq!(logins, [login(Some("me"), "p,1"), login(Some("me"), "p,1"), login(None, "p2")]);
         assert_eq!((url.path.as_str(), url.to_string().as_str()), ("/2", "redlock://a:1,b,c/2"));
@@ -254,7 +293,10 @@ pub(crate) mod tests {
     fn every_form_is_taken_apart() {
         let url = StoreUrl::parse("redis://me:p%40s:s@example.org:7000/3?ttl=5s").unwrap();
         assert_eq!((url.scheme.as_str(), url.path.as_str()), ("redis", "/3"));
-        assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("me"), Some("p@s:s")));
+        assert_eq!(
+            (url.user.as_deref(), url.password.as_ref().map(Password::reveal)),
+            (Some("me"), Some("p@s:s"))
+        );
         assert_eq!(url.hosts, [host("example.org", Some(7000))]);
         let url = StoreUrl::parse("redlock://a:1,b,[::1]:3").unwrap();
         assert_eq!(url.hosts, [host("a", Some(1)), host("b", None), host("::1", Some(3))]);
@@ -270,7 +312,7 @@ pub(crate) mod tests {
             assert_eq!(StoreUrl::parse(text).unwrap().path, path, "{text}");
         }
         let url = StoreUrl::parse("redis://:secret@h").unwrap();
-        assert_eq!((url.user, url.password.as_deref()), (None, Some("secret")));
+        assert_eq!((url.user, url.password.as_ref().map(Password::reveal)), (None, Some("secret")));
     }
 
     #[test]

@@ -22,6 +22,40 @@ fn a_forked_child_leaves_its_parents_locks_alone() {
     assert_eq!(server.keys_like("lock:*"), [""; 0]);
 }
 
+/// Workers that connect after they were forked have nothing in common, also not what chance has given their parent.
+#[test]
+fn forked_workers_are_told_of_different_things() {
+    let server = Server::start();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "parent_of_workers", "--nocapture"])
+        .env("FENCEPOST_FORK", server.url())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let channel = |worker: u32| server.cli(&["GET", &format!("lock:worker:{worker}")])[37..53].to_owned();
+    let channels: std::collections::BTreeSet<_> = (0..3).map(channel).collect();
+    assert_eq!(channels.len(), 3, "{channels:?}");
+}
+
+/// Not a test of its own: a server that forks its workers.
+#[test]
+fn parent_of_workers() {
+    let Ok(url) = std::env::var("FENCEPOST_FORK") else { return };
+    // What is drawn by chance on this thread goes on in each child from the same point.
+    let _ = std::hash::RandomState::new();
+    for worker in 0..3 {
+        in_a_child(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let locks = fencepost::Locks::connect(&url).await.unwrap();
+                let lock = locks.lock(format!("worker:{worker}")).ttl(Duration::from_secs(60));
+                lock.acquire().await.unwrap().detach().await.unwrap();
+            });
+        });
+    }
+}
+
 /// Not a test of its own: what the process does that forks.
 #[test]
 fn parent() {
@@ -37,23 +71,23 @@ fn parent() {
     let before = locks.stats().renewed;
     eventually("renewals go on", || locks.stats().renewed >= before + 4);
 
-    // One of a row: the next of it waits in this process.
-    let (served, row) = std::sync::mpsc::channel();
+    // Others wait in this process.
+    let (served, turns) = std::sync::mpsc::channel();
     for already in 0..2 {
         let (served, waiter) = (served.clone(), locks.lock("job"));
         std::thread::spawn(move || served.send(waiter.acquire().unwrap()));
         eventually("one more waits", || locks.stats().waiting_now == already + 1);
     }
     guard.release().unwrap();
-    let first = row.recv().unwrap();
+    let first = turns.recv().unwrap();
     let token = first.token();
     let mut held = Some((locks, first));
     in_a_child(|| use_what_is_inherited(&url, held.take().unwrap()));
     let (_locks, first) = held.unwrap();
-    assert!(row.try_recv().is_err(), "the child has passed it on");
+    assert!(turns.try_recv().is_err(), "the child has passed it on");
     assert!(!first.state().is_lost());
     first.release().unwrap();
-    let second = row.recv().unwrap();
+    let second = turns.recv().unwrap();
     assert!(second.token() > token);
     second.release().unwrap();
 }

@@ -8,7 +8,7 @@ use crate::exit::Outcome;
 use crate::output::{Console, shown};
 
 pub(super) async fn run(args: &Extend, locks: &Locks, console: Console) -> Outcome {
-    let handle = &args.handle;
+    let handle = &args.handle.read()?;
     locks.extend(handle, args.ttl.unwrap_or(locks.default_ttl())).await?;
     let left = time_left(locks, handle).await;
     console.result(&Detached::new(handle, left), String::new)?;

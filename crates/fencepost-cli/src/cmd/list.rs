@@ -3,14 +3,18 @@
 use fencepost::Locks;
 
 use crate::args::List;
-use crate::exit::Outcome;
+use crate::exit::{Failure, INCOMPLETE, Outcome};
 use crate::output::{Console, table};
 
 pub(super) async fn run(args: &List, locks: &Locks, console: Console) -> Outcome {
-    let holders = locks.list(&args.prefix).await?;
-    if holders.is_empty() {
+    let listing = locks.list(&args.prefix).await?;
+    if listing.holders.is_empty() && listing.unreadable.is_empty() {
         console.note("no lock is held");
     }
-    console.result(&holders, || table(&holders))?;
-    Ok(0)
+    console.result(&listing.holders, || table(&listing.holders))?;
+    let code = if listing.unreadable.is_empty() { 0 } else { INCOMPLETE };
+    for error in listing.unreadable {
+        console.fail(&Failure::Lock(error));
+    }
+    Ok(code)
 }

@@ -19,12 +19,12 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::{Cli, Command, Global, LockOptions, Target};
 use crate::exit::{Failure, Outcome, system};
 use crate::output::Console;
-use crate::store;
+use crate::{log, store};
 
 /// Runs the subcommand.
 pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
     let Cli { global, command } = cli;
-    log(global.verbose);
+    log::start(&global);
     match command {
         Command::Run(args) => run::run(args, &global, console),
         Command::Acquire(args) => acquire::run(&args, &global, console),
@@ -42,6 +42,8 @@ pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
         Command::Torture(args) => torture::run(&args, &global, console),
         #[cfg(feature = "torture")]
         Command::TortureWorker(args) => torture::worker(&args, &global),
+        #[cfg(feature = "torture")]
+        Command::TortureCommand(args) => crate::torture::inside(&args),
         Command::Bench(args) => bench::run(&args, &global, console),
         Command::BenchWorker => bench::worker(&global),
         Command::Generate(what) => generate::run(what),
@@ -61,16 +63,6 @@ fn with_store(global: &Global, work: impl AsyncFnOnce(&Locks) -> Outcome) -> Out
 
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     Builder::new_current_thread().enable_all().build().map_err(system("starting the runtime"))
-}
-
-/// The library's events on stderr, if asked for.
-fn log(verbose: u8) {
-    let level = match verbose {
-        0 => return,
-        1 => tracing::Level::DEBUG,
-        _ => tracing::Level::TRACE,
-    };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).init();
 }
 
 impl Target {

@@ -8,7 +8,8 @@ use crate::exit::Outcome;
 use crate::output::Console;
 
 pub(super) async fn run(args: &Release, locks: &Locks, console: Console) -> Outcome {
-    locks.release(&args.handle).await?;
-    console.result(&json!({ "name": args.handle.name().as_str(), "released": true }), String::new)?;
+    let handle = args.handle.read()?;
+    locks.release(&handle).await?;
+    console.result(&json!({ "name": handle.name().as_str(), "released": true }), String::new)?;
     Ok(0)
 }

@@ -6,9 +6,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use fencepost::{Error, Guard, Locks, State};
+use fencepost::{Error, Guard, Locks, Name, State, Wait};
 use rustix::process::Pid;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::{Global, Run};
 use crate::exit::{self, Failure, Outcome, system};
@@ -20,6 +20,9 @@ use crate::{store, waiting};
 
 /// How much longer than the grace the guardian may take before we do its work.
 const OVERDUE: Duration = Duration::from_secs(15);
+
+/// Between two tries to make a short lease longer.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn run(mut args: Run, global: &Global, console: Console) -> Outcome {
     let url = store::url(global)?;
@@ -58,26 +61,71 @@ async fn hold(
     guardian: &Listening,
 ) -> Outcome {
     let name = args.target.name(locks)?;
-    let mut lock = args.lock.lock(locks, &name);
-    if let Some(max_hold) = args.max_hold {
-        lock = lock.max_hold(max_hold);
-    }
-    let guard = waiting::acquire(&lock, &name, locks, console, signals).await?;
-    let ttl = args.lock.ttl.or_else(|| guard.valid_for());
-    let watch = Watch {
-        guard: &guard,
-        guardian,
-        signals,
-        terminal: Terminal::open(),
-        grace: args.grace,
-        margin: ttl.map_or(args.grace, |ttl| args.grace.min(ttl / 4)),
-    };
+    let ttl = args.lock.ttl.unwrap_or(locks.default_ttl());
+    let margin = args.grace.min(args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl)) / 4);
+    let guard = acquire(args, locks, &name, margin, console, signals).await?;
+    let terminal = Terminal::open();
+    let watch = Watch { guard: &guard, guardian, signals, terminal, grace: args.grace, margin };
     let end = watch.run().await;
     if let (End::Ended | End::Unguarded, Some(terminal)) = (&end, &watch.terminal) {
         terminal.reset();
     }
     drop(watch);
     finish(guard, end, console).await
+}
+
+/// Acquires the lock for long enough to start a command. Nothing has been started while that goes on, so a lock that is lost
+/// meanwhile is waited for again.
+async fn acquire(
+    args: &Run,
+    locks: &Locks,
+    name: &Name,
+    margin: Duration,
+    console: Console,
+    signals: &Incoming,
+) -> Result<Guard, Failure> {
+    let started = Instant::now();
+    let waits = match args.lock.wait {
+        Wait::Forever if !args.lock.try_once => Some(Duration::MAX),
+        Wait::For(wait) => Some(wait),
+        _ => None,
+    };
+    loop {
+        let mut lock = args.lock.lock(locks, name);
+        if let Some(max_hold) = args.max_hold {
+            lock = lock.max_hold(max_hold);
+        }
+        if let Some(wait) = waits.filter(|wait| *wait < Duration::MAX) {
+            lock = lock.wait(wait.saturating_sub(started.elapsed()));
+        }
+        let guard = waiting::acquire(&lock, name, locks, console, signals).await?;
+        let covered = tokio::select! {
+            covered = cover(&guard, margin) => covered,
+            signal = waiting::ending(signals) => return Err(Failure::Interrupted(signal)),
+        };
+        match covered {
+            Ok(()) => return Ok(guard),
+            Err(Error::Lost { .. }) if waits.is_some_and(|wait| started.elapsed() < wait) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits until a lease lasts for longer than the margin in which the guardian would end the command. A lock that came by a push
+/// has a short term at first.
+async fn cover(guard: &Guard, margin: Duration) -> Result<(), Error> {
+    for _ in 0..3 {
+        guard.check()?;
+        if guard.valid_for().is_none_or(|left| left > margin + margin / 2) {
+            return Ok(());
+        }
+        match guard.extend().await {
+            Err(error) if error.is_transient() => sleep(PAUSE).await,
+            extended => drop(extended?),
+        }
+    }
+    // Whether that is enough is the guardian's to say.
+    guard.check()
 }
 
 /// How it ended for the command.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime,
 };
 
+use super::net::Net;
 use super::plan::{Plan, Step};
 use super::wire::{self, Answer, Order, Start};
 use crate::signals::{self, Children, Inherited};
@@ -47,8 +48,9 @@ pub(super) fn serve(wrapper: OwnedFd, duty: Duty) -> io::Result<()> {
         group: None,
         status: None,
         lifeline: None,
+        net: None,
     }
-    .watch()
+    .serve()
 }
 
 struct Guardian {
@@ -64,6 +66,8 @@ struct Guardian {
     status: Option<i32>,
     /// Keeps the lock held while it is open, where the store works that way.
     lifeline: Option<OwnedFd>,
+    /// Kills the group should we be killed.
+    net: Option<Net>,
 }
 
 enum Next {
@@ -72,7 +76,16 @@ enum Next {
 }
 
 impl Guardian {
-    fn watch(mut self) -> io::Result<()> {
+    fn serve(mut self) -> io::Result<()> {
+        self.watch()?;
+        // Only after a good end: whatever else ends us, the net is for.
+        if let Some(net) = self.net {
+            net.take_down();
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
         loop {
             self.arm()?;
             let [wrapper, children] = self.wait()?;
@@ -134,6 +147,8 @@ impl Guardian {
             self.say(&Answer::TooLate);
             return Next::Leave;
         }
+        // Without one, if the system has no more processes for us: it is needed only if two others are killed.
+        self.net = Net::hang(self.wrapper.as_ref()).ok();
         match self.spawn(start) {
             Ok(pid) => {
                 self.group = Some(pid);
@@ -155,16 +170,22 @@ impl Guardian {
         command.args(arguments).envs(start.environment.iter().map(|(key, value)| (key, value)));
         let (guardian, foreground) = (rustix::process::getpid(), start.foreground);
         let inherited = self.duty.inherited.clone();
+        let net = self.net.as_ref().map(|net| net.line().as_raw_fd());
         // SAFETY: between fork and exec this makes system calls only; it neither allocates nor locks.
         #[allow(unsafe_code)]
         unsafe {
             command.pre_exec(move || {
                 rustix::process::setpgid(None, None)?;
+                if let Some(net) = net {
+                    // Said by the command itself: there is no moment when it runs and the net does not know of it.
+                    let group = rustix::process::getpid().as_raw_nonzero().get().to_ne_bytes();
+                    let _ = rustix::io::write(BorrowedFd::borrow_raw(net), &group);
+                }
                 if foreground {
                     // TTOU is still ignored here; that stdin is no terminal any more is not the command's fault.
                     let _ = rustix::termios::tcsetpgrp(rustix::stdio::stdin(), rustix::process::getpid());
                 }
-                // The second net, should the guardian be killed: reaches the command, but none of its children.
+                // Should the guardian be killed: at once, but it reaches none of the command's children.
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
                 if rustix::process::getppid() != Some(guardian) {
                     return Err(Errno::SRCH.into());

@@ -50,7 +50,7 @@ impl Aftermath {
         local: Option<&Local>,
     ) -> fencepost::Result<()> {
         let now = Moment::now();
-        let holders = locks.list(&plan.prefix).await?;
+        let holders = locks.list(&plan.prefix).await?.holders;
         let gone = holders.iter().filter(|holder| should_be_gone(holder, now, plan, shared));
         self.found.extend(gone.map(left_early));
         self.found.extend(leftovers(locks, plan, local).await?);
@@ -95,7 +95,7 @@ fn left_early(holder: &Holder) -> What {
 async fn leftovers(locks: &Locks, plan: &Plan, local: Option<&Local>) -> fencepost::Result<Vec<What>> {
     let deadline = Moment::now().plus(plan.ttl + PATIENCE);
     loop {
-        let holders = locks.list(&plan.prefix).await;
+        let holders = locks.list(&plan.prefix).await.map(|listing| listing.holders);
         let over = Moment::now() > deadline;
         let left = holders.map(|holders| {
             let shown = holders.iter().map(|holder| (holder.name.to_string(), format!("a holder: {holder}")));

@@ -2,10 +2,11 @@
 //! the locks, and a checker that hears of everything.
 //!
 //! The parent touches no lock while clients do. It keeps the registers, deals the faults and judges; workers are this same
-//! binary, and end when their pipe does.
+//! binary, and end when their pipe does. Every fourth one uses no library, but the command.
 
 mod aftermath;
 mod collector;
+mod command;
 mod crew;
 mod dice;
 mod links;
@@ -21,6 +22,7 @@ mod worker;
 
 pub(crate) use aftermath::Aftermath;
 pub(crate) use collector::Collector;
+pub(crate) use command::inside;
 pub(crate) use crew::{Crew, Shared, locked};
 pub(crate) use links::Route;
 pub(crate) use nemesis::Nemesis;

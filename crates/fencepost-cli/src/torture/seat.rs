@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::crew::{Shared, locked};
 use super::wire::{Answer, Said, send};
-use super::{Collector, Plan};
+use super::{Collector, Fault, Plan};
 
 /// An ambush that stops its victim; any other number but zero makes it work on.
 const STOP: u64 = u64::MAX;
@@ -47,9 +47,10 @@ impl Seat {
         let proxies = plan.route.as_ref().map(|route| route.proxies()).unwrap_or_default();
         let url = plan.route.as_ref().map_or_else(|| plan.url.clone(), |route| route.through(&proxies));
         let mut process = Command::new(std::env::current_exe()?)
-            .args(["torture-worker", "--prefix", &plan.prefix])
+            .args(["--quiet", "torture-worker", "--prefix", &plan.prefix])
             .args(["--client", &client.to_string(), "--locks", &plan.locks.to_string()])
             .args(["--ttl", &format!("{}ms", plan.ttl.as_millis()), "--seed", &seed.to_string()])
+            .args(["--rough"].iter().filter(|_| plan.deals(Fault::Pause) || plan.deals(Fault::Kill)))
             // Not an argument: it may hold a password.
             .env("FENCEPOST_STORE", url)
             // Ctrl-C is for the parent; and the kernel wakes a stopped worker of a group that has lost its parent.

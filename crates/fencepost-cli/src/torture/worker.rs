@@ -44,9 +44,9 @@ pub(crate) fn run(args: &TortureWorker, url: &str) -> Outcome {
 
 /// That a worker shall end.
 #[derive(Debug, Default)]
-struct End {
+pub(super) struct End {
     come: AtomicBool,
-    woken: Notify,
+    pub(super) woken: Notify,
 }
 
 impl End {
@@ -94,11 +94,11 @@ impl From<&'static str> for Refusal {
     }
 }
 
-struct Worker<'a> {
-    args: &'a TortureWorker,
+pub(super) struct Worker<'a> {
+    pub(super) args: &'a TortureWorker,
     answers: Receiver<Answer>,
-    dice: Dice,
-    end: Arc<End>,
+    pub(super) dice: Dice,
+    pub(super) end: Arc<End>,
     /// When the guard last said that the lock is held.
     seen: Moment,
     /// Until when it leaves each lock alone.
@@ -126,6 +126,10 @@ impl Worker<'_> {
         let number = self.choose();
         let name = format!("{}{number}", self.args.prefix);
         let wait = if self.is_patient(number) { self.args.ttl * 4 } else { self.args.ttl / 50 };
+        if self.args.client % 4 == 3 {
+            // It takes a while to start.
+            return self.run_command(&name, wait.max(self.args.ttl / 2)).await;
+        }
         // One that does not wait at all takes as long as the store's own timeout.
         let trying = self.dice.in_hundred(10);
         let by = (!trying).then(|| Moment::now().plus(wait));
@@ -265,11 +269,11 @@ impl Worker<'_> {
         }
     }
 
-    fn say(&self, what: What) {
+    pub(super) fn say(&self, what: What) {
         self.say_at(Moment::now(), what);
     }
 
-    fn say_at(&self, at: Moment, what: What) {
+    pub(super) fn say_at(&self, at: Moment, what: What) {
         self.send(&Said::Event(Event { at, client: self.args.client, what }));
     }
 

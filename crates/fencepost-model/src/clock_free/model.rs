@@ -4,7 +4,7 @@ use super::client::{Client, Rule, small};
 use super::node::{ANY_REVOCATION, GONE, Key, NOBODY, Node};
 use super::reduce;
 use super::state::{Phase, State, Try, Values, Wire, name};
-use crate::quorum::{Answer, Confirm, Nodes, Seat, Step};
+use crate::quorum::{Answer, Confirm, Nodes, Seat, Step, majority, tokens};
 use crate::search::{Model, Steps};
 
 /// What is searched.
@@ -68,6 +68,12 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
         }
     }
 
+    /// Whether a key that an attempt has on a node in a state is from one grant, and was not lost in between.
+    fn keeps_keys(&self) -> bool {
+        let production = self.rule == Rule::Production && self.scripts == Scripts::Production;
+        production && self.in_full && !self.extends && self.redeliveries == 0 && self.restarts == 0
+    }
+
     /// Whether hearing a grant can still change anything for the attempt.
     fn hears_grant(&self, attempt: &Try<N>, node: usize) -> bool {
         let again = matches!(self.rule, Rule::Mutant(rule) if rule.hears_again());
@@ -126,6 +132,11 @@ impl<const N: usize, const K: usize> Model for ClockFree<N, K> {
         {
             return Some(format!("MONOTONE: the counter of node {n} falls"));
         }
+        if self.keeps_keys()
+            && let Some(odd) = (0..K).find_map(|k| self.mistaken(after, k))
+        {
+            return Some(odd);
+        }
         let won =
             |k: &usize| before.attempts[*k].phase != Phase::Won && after.attempts[*k].phase == Phase::Won;
         let winner = (0..K).find(won)?;
@@ -176,6 +187,33 @@ const SOMETIMES: [&str; 5] = [
 ];
 
 impl<const N: usize, const K: usize> ClockFree<N, K> {
+    /// Whether a majority that has the key of a returned lock says another token than its own, or one that
+    /// could be another when all nodes have it. A node that granted less than the token, and was not reached
+    /// since, can mislead those who do not see all nodes.
+    fn mistaken(&self, state: &State<N, K>, k: usize) -> Option<String> {
+        let attempt = &state.attempts[k];
+        if attempt.phase != Phase::Won {
+            return None;
+        }
+        let (who, token) = (self.key(state, k), u64::from(attempt.client.token));
+        for seen in 0..1_usize << N {
+            let seen = (0..N).filter(|n| seen >> n & 1 == 1 && state.nodes[*n].key == who);
+            let counters: Vec<u64> = seen.map(|n| state.nodes[n].counter.into()).collect();
+            if counters.len() < majority(N) {
+                continue;
+            }
+            let tokens = tokens(N, &counters);
+            let sure = counters.len() == N || counters.iter().all(|counter| *counter >= token);
+            if !tokens.contains(&token)
+                || sure && tokens[0] != token
+                || counters.len() == N && tokens.len() > 1
+            {
+                return Some(format!("TOKEN: {} has {token}; nodes at {counters:?} say {tokens:?}", name(k)));
+            }
+        }
+        None
+    }
+
     /// Attempt `k` begins, if it is the first of its kind that has not: the others are no different.
     fn invoke(&self, state: &State<N, K>, k: usize, steps: Sink<'_, N, K>) {
         let alike =

@@ -7,16 +7,12 @@ use super::{NODE, Node, WrongType};
 pub struct Life {
     /// Another one after each start.
     pub run: String,
-    /// Whole seconds since the start.
-    pub uptime: u64,
-    /// Whether anything since the start can have removed the node key.
-    pub touched: bool,
 }
 
 /// What is to be settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Votes if it has lost nothing, else after its quarantine.
+    /// Votes if it has lost nothing, as far as it knows, else after its quarantine.
     Meet,
     /// Votes now, because an operator says so.
     Found,
@@ -90,13 +86,11 @@ impl Node {
             format!("{terms} {} {reason}", now + quarantine.max(longest) * 1000)
         };
         let longest = said.as_ref().map_or(0, |said| said.quarantine);
-        let untouched = !life.touched && life.uptime.saturating_sub(1) * 1000 > quarantine;
         let after = match (how, &before, &said) {
             (How::Look, ..) => None,
             (How::Found, ..) => Some(ours),
             (How::Reform, Some(before), _) if before.starts_with(&ours) => None,
             (How::Reform, ..) => Some(wait(&ours, longest, "changed")),
-            (How::Meet, None, _) if untouched => Some(ours),
             (How::Meet, _, None) => Some(wait(&ours, 0, "new")),
             (How::Meet, _, Some(said)) if said.run != run => {
                 Some(wait(&format!("{run} {}", said.terms), longest, "restarted"))

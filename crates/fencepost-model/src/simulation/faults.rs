@@ -33,6 +33,10 @@ impl World {
                 let snapshot = self.servers[node].snapshot.clone();
                 self.restart(node, snapshot);
             }
+            Fault::Replace => {
+                (0..self.plan.clients).for_each(|client| self.cut(client, node));
+                self.servers[node].replace();
+            }
             Fault::Flush => self.servers[node].flush(),
             Fault::Delete => {
                 let lock = self.random.index(self.plan.locks);
@@ -93,7 +97,7 @@ impl World {
             self.cut(client, node);
         }
         let now = self.now;
-        self.servers[node].restart(now, store);
+        self.servers[node].restart(store);
         if self.random.chance(0.5) {
             self.servers[node].down_until = now + self.random.within(0..self.plan.ttl);
         }

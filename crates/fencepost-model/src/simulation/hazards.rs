@@ -34,7 +34,7 @@ impl Set {
 
     /// Greets the `life`th process of a node.
     fn greet(&mut self, node: usize, life: u32, how: How) -> String {
-        let life = Life { run: format!("{node}{life}"), uptime: 0, touched: false };
+        let life = Life { run: format!("{node}{life}") };
         let greet = Greet { max_ttl: TTL, quarantine: QUARANTINE, members: "abcd", how };
         self.nodes[node].greet(NOW, &life, &greet).expect("a node key").node
     }
@@ -62,8 +62,8 @@ impl Set {
 
     fn attaches(&mut self, node: usize, life: u32, owner: &str, token: u64) -> bool {
         let key = self.key_of(node, life);
-        let attached = self.nodes[node].attach(NOW, &self.keys, (&key, LATE), owner, TTL, token);
-        attached.expect("a lock").is_ok_and(|attached| attached.is_ok())
+        let attached = self.nodes[node].attach(NOW, &self.keys, (&key, LATE), (owner, "new"), TTL);
+        attached.expect("a lock").is_ok_and(|attached| attached == Ok(token))
     }
 
     fn release(&mut self, node: usize, value: &str) -> bool {

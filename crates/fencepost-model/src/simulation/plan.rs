@@ -25,6 +25,7 @@ pub(super) enum Fault {
     Snapshot,
     RestartEmpty,
     RestartOld,
+    Replace,
     Flush,
     Delete,
 }
@@ -32,7 +33,8 @@ pub(super) enum Fault {
 impl Fault {
     const ALWAYS: [Self; 6] =
         [Self::Cut, Self::Partition, Self::Freeze, Self::Crash, Self::Pause, Self::StepClock];
-    const LOSS: [Self; 4] = [Self::Snapshot, Self::RestartEmpty, Self::RestartOld, Self::Flush];
+    const LOSS: [Self; 5] =
+        [Self::Snapshot, Self::RestartEmpty, Self::RestartOld, Self::Replace, Self::Flush];
 }
 
 #[derive(Clone, Debug)]

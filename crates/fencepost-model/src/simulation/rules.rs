@@ -4,6 +4,8 @@
 pub(super) struct Rules {
     /// A node that has lost something does not vote until every lease that it may have granted is over.
     pub(super) quarantine: bool,
+    /// That goes for one that was never used, too: it may have taken the place of one that was.
+    pub(super) spares_wait: bool,
     /// Each new connection begins with a greeting, so that a server which started anew is noticed.
     pub(super) greeting: bool,
     /// A lock is valid from when it was asked for, not from when it was answered.
@@ -23,6 +25,7 @@ pub(super) struct Rules {
 impl Rules {
     pub(super) const ALL: Self = Self {
         quarantine: true,
+        spares_wait: true,
         greeting: true,
         validity_from_send: true,
         counter_test: true,

@@ -22,14 +22,14 @@ pub(super) struct Server {
     pub(super) down_until: u64,
     pub(super) snapshot: Store,
     index: usize,
-    /// When it was started, by its clock.
-    started: u64,
-    touched: bool,
+    /// It has been up for long, and was never used before it took the place of another server.
+    spare: bool,
 }
 
 impl Server {
+    /// A server that was declared a member.
     pub(super) fn new(index: usize, clock: Clock, plan: &Plan) -> Self {
-        Self {
+        let mut server = Self {
             node: Node::default(),
             clock,
             process: 0,
@@ -37,23 +37,34 @@ impl Server {
             down_until: 0,
             snapshot: Store::default(),
             index,
-            // Up for so long that it votes from the start.
-            started: clock.at(0) - plan.quarantine - 10_000_000,
-            touched: false,
-        }
+            spare: false,
+        };
+        let run = server.run_id();
+        let greet = Greet { how: How::Found, ..terms(plan) };
+        server.node.greet(clock.at(0), &Life { run }, &greet).expect("a new server");
+        server
     }
 
-    pub(super) fn restart(&mut self, now: u64, store: Store) {
+    fn run_id(&self) -> String {
+        format!("{:x}", (self.index + 1) * 0x1000 + self.process as usize)
+    }
+
+    pub(super) fn restart(&mut self, store: Store) {
         self.node = Node { store, ..Node::default() };
         self.process += 1;
-        self.started = self.clock.at(now);
-        self.touched = false;
+        self.spare = false;
         self.frozen_until = 0;
+    }
+
+    /// Another server, which is empty, has the address from now on.
+    pub(super) fn replace(&mut self) {
+        self.restart(Store::default());
+        self.spare = true;
     }
 
     pub(super) fn flush(&mut self) {
         self.node.store.flush();
-        self.touched = true;
+        self.spare = false;
     }
 
     /// Whether a key is left that should have ended.
@@ -112,14 +123,11 @@ impl Server {
         rules: &Rules,
         sights: &mut Sights,
     ) -> Result<Reply, WrongType> {
-        let run = format!("{:x}", (self.index + 1) * 0x1000 + self.process as usize);
-        let uptime = clock / 1_000_000 - (self.started / 1_000_000).min(clock / 1_000_000);
-        let life = Life { run: run.clone(), uptime, touched: self.touched };
-        let how = if rules.quarantine { How::Meet } else { How::Found };
+        let run = self.run_id();
         let before = self.node.store.get(NODE)?.map(str::to_owned);
-        let greet =
-            Greet { max_ttl: plan.ttl / 1000, quarantine: plan.quarantine / 1000, members: MEMBERS, how };
-        let greeted = self.node.greet(clock, &life, &greet)?;
+        let trusted = !rules.quarantine || !rules.spares_wait && self.spare && before.is_none();
+        let greet = Greet { how: if trusted { How::Found } else { How::Meet }, ..terms(plan) };
+        let greeted = self.node.greet(clock, &Life { run: run.clone() }, &greet)?;
         if before.as_ref() != Some(&greeted.node) && greeted.node.split(' ').count() == 6 {
             sights.see(Sight::DataLoss);
         }
@@ -157,6 +165,10 @@ impl Server {
         }
         Ok(Reply::Held { verdict, now: clock })
     }
+}
+
+fn terms(plan: &Plan) -> Greet<'static> {
+    Greet { max_ttl: plan.ttl / 1000, quarantine: plan.quarantine / 1000, members: MEMBERS, how: How::Meet }
 }
 
 fn full(ask: &message::Ask, ttl: u64, bound: u64) -> Ask<'_> {

@@ -115,6 +115,41 @@ fn without_quarantine_two_have_the_lock() {
     breaks(&["MUTEX"], 1000, as_drawn, |rules| rules.quarantine = false);
 }
 
+/// Nodes are lost, and empty servers that have been up for long take their places.
+fn replaced(plan: &mut Plan) {
+    plan.nodes = 3;
+    plan.clocks = Clocks::Good;
+    plan.faults = vec![Fault::Replace];
+    plan.calm = plan.quarantine / 2;
+    plan.duration = 10_000_000;
+}
+
+#[test]
+fn with_spares_that_vote_at_once_two_have_the_lock() {
+    breaks(&["MUTEX"], 1000, replaced, |rules| rules.spares_wait = false);
+}
+
+/// As above, and clocks are as wrong as the quarantine covers.
+fn replaced_with_wrong_clocks(plan: &mut Plan) {
+    replaced(plan);
+    plan.clocks = Clocks::Stepping;
+    (plan.error, plan.bound, plan.lazy) = (1_000_000, 100_000, 1.0);
+    plan.quarantine = 3 * plan.ttl + 2_500_000;
+    plan.calm = plan.ttl;
+    plan.faults.push(Fault::StepClock);
+}
+
+#[test]
+fn with_spares_that_vote_at_once_tokens_are_out_of_order() {
+    breaks(&["ORDER", "UNIQUE"], 1000, replaced_with_wrong_clocks, |rules| rules.spares_wait = false);
+}
+
+#[test]
+fn spares_that_wait_break_nothing() {
+    hold(0..200, replaced);
+    hold(0..200, replaced_with_wrong_clocks);
+}
+
 /// Nodes come back with what they held some time ago.
 fn old_data(plan: &mut Plan) {
     plan.nodes = 3;

@@ -3,9 +3,10 @@
 use super::resync;
 use super::rules::{Flaw, Judge, Rules};
 use super::state::{
-    ADOPTED, ATTACHED, Broken, CONFIRMED, Confirmation, NODES, Phase, Reply, State, TWO_LOCKS, no_extension,
+    ADOPTED, ATTACHED, ATTEMPTS, Broken, CONFIRMED, Confirmation, NODES, Phase, Reply, State, TWO_LOCKS,
+    no_extension,
 };
-use crate::quorum::{Answer, Attempt, Confirm, Extended, Extension, Kept, Nodes, Seat, Step};
+use crate::quorum::{Answer, Attempt, Confirm, Extended, Extension, Kept, Nodes, Seat, Step, majority};
 
 impl State {
     pub(super) fn may_start(&self, rules: &Rules, who: usize) -> bool {
@@ -37,10 +38,16 @@ impl State {
         }
     }
 
-    /// The attempt ends without a lock, or the lock is given back.
-    pub(super) fn end(&mut self, who: usize) {
+    /// The attempt ends without a lock, or the lock is given back, or what was moved is put back.
+    pub(super) fn end(&mut self, rules: &Rules, who: usize) {
         let actor = &mut self.actors[who];
-        let asked = if actor.phase == Phase::Held { Nodes::all(NODES) } else { actor.attempt.asked() };
+        if actor.phase == Phase::Attaching && rules.flaw != Flaw::FreesWhatItMoved {
+            actor.phase = Phase::Over;
+            actor.links.iter_mut().for_each(|link| link.back = true);
+            return;
+        }
+        let all = matches!(actor.phase, Phase::Held | Phase::Attaching);
+        let asked = if all { Nodes::all(NODES) } else { actor.attempt.asked() };
         actor.attempt.give_up();
         actor.phase = Phase::Over;
         for node in asked.iter() {
@@ -92,7 +99,7 @@ impl State {
                 }
                 self.hold(rules, who, token as u8);
             }
-            Step::Failed => self.end(who),
+            Step::Failed => self.end(rules, who),
         }
         step
     }
@@ -141,15 +148,32 @@ impl State {
         actor.links.iter_mut().for_each(|link| link.extended = Kept::Open);
     }
 
-    /// Whoever has got the handle asks all nodes for the lock. How long it was valid nobody knows any more.
-    pub(super) fn attach(&mut self, rules: &Rules, who: usize) {
+    pub(super) fn may_attach(&self, rules: &Rules, who: usize, of: usize) -> bool {
+        rules.attach && self.may_start(rules, who) && self.actors[of].phase == Phase::Detached
+    }
+
+    /// Whoever has got a handle moves the lock, node by node. How long it was valid nobody knows any more.
+    pub(super) fn attach(&mut self, rules: &Rules, who: usize, of: usize) {
+        let token = self.actors[of].token;
         let actor = &mut self.actors[who];
-        actor.phase = Phase::Attaching;
+        (actor.phase, actor.from, actor.token) = (Phase::Attaching, Some(of as u8), token);
         actor.extension = Extension::new([Kept::Open; NODES], self.now + rules.ttl);
         actor.sent = self.now;
-        for link in &mut actor.links {
-            (link.attach, link.extended) = (true, Kept::Open);
-        }
+        actor.links.iter_mut().for_each(|link| link.attach = true);
+    }
+
+    /// Whether somebody else has a majority of what `who` wants to take over.
+    pub(super) fn is_taken_from(&self, who: usize) -> bool {
+        let has = |other: usize| self.nodes.iter().filter(|node| node.live.is_of(other)).count();
+        let (attaching, from) = (self.actors[who].phase == Phase::Attaching, self.actors[who].from);
+        let other = |other: &usize| *other != who && Some(*other as u8) != from;
+        attaching && (0..ATTEMPTS).filter(other).any(|other| has(other) >= majority(NODES))
+    }
+
+    /// Lets go of what was moved, because somebody else has a majority.
+    pub(super) fn let_go(&mut self, who: usize) {
+        self.actors[who].phase = Phase::Over;
+        self.actors[who].links.iter_mut().for_each(|link| link.release = true);
     }
 
     /// The lock's holder hears the reply of a node to a request to extend.
@@ -158,8 +182,8 @@ impl State {
         let kept = std::mem::take(&mut actor.links[node].extended);
         let extended = actor.extension.hear(node, kept, self.now);
         match extended {
-            Extended::Lost => self.end(who),
-            Extended::Failed if actor.phase == Phase::Attaching => self.end(who),
+            Extended::Lost => self.end(rules, who),
+            Extended::Failed if actor.phase == Phase::Attaching => self.end(rules, who),
             Extended::Wait | Extended::Failed => {}
             Extended::Yes => self.adopt(rules, who),
         }
@@ -167,16 +191,20 @@ impl State {
     }
 
     fn adopt(&mut self, rules: &Rules, who: usize) {
+        let ended = |of: u8| self.actors[usize::from(of)].until <= self.actors[who].sent;
+        let attached = self.actors[who].phase == Phase::Attaching && self.actors[who].from.is_some_and(ended);
         let actor = &mut self.actors[who];
-        let attached = actor.phase == Phase::Attaching && actor.until <= actor.sent;
         actor.until = actor.until.max(actor.sent + rules.ttl);
         if self.now >= actor.until {
             return;
         }
+        let taken_from = actor.from.filter(|_| actor.phase == Phase::Attaching);
         actor.phase = Phase::Held;
-        for link in &mut actor.links {
-            (link.attach, link.extended) = (false, Kept::Open);
+        actor.links.iter_mut().for_each(|link| link.extended = Kept::Open);
+        if let Some(of) = taken_from {
+            self.actors[usize::from(of)].until = 0;
         }
+        let actor = &self.actors[who];
         self.event.seen |= if attached { ATTACHED } else { ADOPTED };
         let passed = actor.token < self.highest;
         self.event.broken = self.judge(rules, who, passed.then_some("CONTINUITY"));
@@ -185,9 +213,15 @@ impl State {
     /// What is wrong with `who` having a valid lock now: that somebody else has one, or `order`.
     fn judge(&self, rules: &Rules, who: usize, order: Option<&'static str>) -> Option<Broken> {
         let token = self.actors[who].token;
+        // Whoever has a handle works on the strength of its lease, until somebody takes the lock over.
         let valid = |other: &usize| {
             let actor = &self.actors[*other];
-            *other != who && actor.phase == Phase::Held && self.now < actor.until
+            let holds = match actor.phase {
+                Phase::Held => true,
+                Phase::Detached => actor.token != token,
+                _ => false,
+            };
+            *other != who && holds && self.now < actor.until
         };
         let other = (0..rules.attempts).find(valid);
         let clash = other.map(|other| Broken { rule: "MUTEX", token, other: self.actors[other].token });

@@ -6,7 +6,7 @@
 
 use super::rules::{Flaw, Keep, Rules};
 use super::state::{
-    Actor, Confirmation, Event, Link, NODES, Phase, Read, Reply, State, no_attempt, no_extension,
+    Actor, Confirmation, Event, Link, NODES, Node, Phase, Read, Reply, State, no_attempt, no_extension,
 };
 use crate::quorum::{Kept, majority};
 
@@ -17,7 +17,7 @@ impl State {
             if rules.keep <= Keep::Releases {
                 self.end_what_is_too_late(rules, who);
                 self.drop_what_nodes_refuse(rules, who);
-                self.end_what_cannot_be_attached(who);
+                self.end_what_cannot_be_attached(rules, who);
             }
             // With one owner id for many attempts the key of one serves the requests of another.
             if rules.keep <= Keep::Releases && rules.flaw != Flaw::OneOwner {
@@ -59,23 +59,33 @@ impl State {
     fn end_what_is_too_late(&mut self, rules: &Rules, who: usize) {
         let actor = &self.actors[who];
         let asks = matches!(actor.phase, Phase::Asking | Phase::Reading | Phase::Raising);
-        if asks && rules.flaw != Flaw::ValidFromTheEnd && self.now >= actor.attempt.until {
-            self.end(who);
+        let ends = match actor.phase {
+            Phase::Attaching => actor.extension.until,
+            _ => actor.attempt.until,
+        };
+        if (asks || actor.phase == Phase::Attaching)
+            && rules.flaw != Flaw::ValidFromTheEnd
+            && self.now >= ends
+        {
+            self.end(rules, who);
             self.forget_what_was_decided(who);
         }
     }
 
     /// A detached lock of which no majority of nodes has a key, or may get one, can be attached no more.
-    fn end_what_cannot_be_attached(&mut self, who: usize) {
+    fn end_what_cannot_be_attached(&mut self, rules: &Rules, who: usize) {
         let actor = &self.actors[who];
         let keys = (0..NODES).filter(|&index| {
             let (link, node) = (actor.links[index], self.nodes[index]);
-            let kept = link.extended == Kept::Yes || actor.extension.nodes[index] == Kept::Yes;
             let key = [node.live, node.saved].iter().any(|record| record.is_of(who));
-            key || kept || link.acquire + link.extends > 0
+            let moved = self.actors.iter().enumerate().any(|(other, taker)| {
+                let open = taker.phase == Phase::Attaching || taker.links[index].back;
+                taker.from == Some(who as u8) && open && node.live.is_of(other)
+            });
+            key || moved || link.acquire + link.extends > 0
         });
-        if matches!(actor.phase, Phase::Detached | Phase::Attaching) && keys.count() < majority(NODES) {
-            self.end(who);
+        if actor.phase == Phase::Detached && keys.count() < majority(NODES) {
+            self.end(rules, who);
             self.forget_what_was_decided(who);
         }
     }
@@ -97,7 +107,11 @@ impl State {
     /// Requests that need the key of their sender, where it is gone and does not come back. To confirm: a key comes back
     /// with a snapshot, by the request to acquire, or by an extension, and that raises the counter to the token
     /// itself. Where the counter has passed the token it stays above it, but for a snapshot.
+    /// So it does when it was moved and is put back: whose lock is being taken over keeps its requests.
     fn drop_requests_without_a_key(&mut self, who: usize) {
+        if self.actors.iter().any(|taker| taker.from == Some(who as u8)) {
+            return;
+        }
         let actor = &mut self.actors[who];
         for (link, node) in actor.links.iter_mut().zip(&self.nodes) {
             if node.saved.is_of(who) {
@@ -122,7 +136,6 @@ impl State {
     ///
     /// - A confirmation that arrives now might as well have arrived just before the end: in between the key was there and
     ///   kept everybody else out, so nobody saw the difference. That order is searched, too, so this one need not be.
-    ///   The same goes for a request to attach.
     /// - An extension that arrives now raises the counter to the token where that is lower (the key that it makes is the
     ///   key of a dead, see below). Where it is not lower, it changes nothing; and should the counter be lost, the
     ///   quarantine lasts for longer than such a request is accepted.
@@ -138,15 +151,23 @@ impl State {
                 acquire: link.acquire,
                 extends: if no_effect { 0 } else { link.extends.min(1) },
                 confirms: if rules.keys_come_back() { link.confirms } else { Default::default() },
-                release: link.release && rules.keep == Keep::Releases,
+                release: link.release && (rules.keep == Keep::Releases || actor.from.is_some()),
+                attach: link.attach,
+                back: link.back,
                 ..Link::default()
             };
+        }
+        let who = who as u8;
+        let moves = actor.links.iter().any(|link| link.attach || link.back);
+        let has = |node: &Node| node.live.owner == Some(who) || node.saved.owner == Some(who);
+        if !moves && !self.nodes.iter().any(has) {
+            actor.from = None;
         }
         let acquires = actor.links.iter().any(|link| link.acquire > 0);
         let extends = actor.links.iter().any(|link| link.extends > 0);
         *actor = Actor {
             start: if acquires { actor.start } else { 0 },
-            token: if extends { actor.token } else { 0 },
+            token: if extends || moves { actor.token } else { 0 },
             limit: if extends { actor.limit } else { 0 },
             until: 0,
             sent: 0,
@@ -165,14 +186,15 @@ impl State {
     /// A key whose owner is over stands in the way of others and does nothing else. Who is in nobody's way can still be
     /// slow: whatever others can do with that key there they can do without it, if their requests to that node
     /// arrive later or never. So the key may as well be gone. (And its owner has sent a release that may arrive now.)
-    /// But a request to confirm has to find it.
+    /// But a request to confirm has to find it; and what was moved from a detached lock keeps others out for that one, and
+    /// may be put back.
     fn free_keys_of_the_dead(&mut self) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
             for record in [&mut node.live, &mut node.saved] {
                 let Some(owner) = record.owner else { continue };
                 let actor = &self.actors[usize::from(owner)];
                 let asked = actor.links[index].confirms != [Confirmation::None; 2];
-                if actor.phase == Phase::Over && !asked {
+                if actor.phase == Phase::Over && !asked && actor.from.is_none() {
                     record.free();
                 }
             }
@@ -188,10 +210,9 @@ impl State {
             let open = !actor.extension.decided;
             let last = match actor.phase {
                 _ if actor.rounds < rules.rounds => continue,
-                Phase::Detached => continue,
-                Phase::Held | Phase::Attaching | Phase::Lapsed if open => {
-                    actor.until.max(actor.sent + rules.ttl)
-                }
+                Phase::Detached | Phase::Attaching => continue,
+                Phase::Over if actor.from.is_some() => continue,
+                Phase::Held | Phase::Lapsed if open => actor.until.max(actor.sent + rules.ttl),
                 Phase::Held | Phase::Lapsed => actor.until,
                 _ => actor.attempt.until,
             };
@@ -267,6 +288,9 @@ impl State {
         for node in &mut self.nodes {
             node.live.owner = node.live.owner.and_then(renamed);
             node.saved.owner = node.saved.owner.and_then(renamed);
+        }
+        for actor in &mut self.actors {
+            actor.from = actor.from.and_then(renamed);
         }
     }
 }

@@ -101,9 +101,23 @@ fn retries_of_one_client_extensions_and_a_restart() {
     holds("retries, two rounds, a restart", Rules { rounds: 2, restarts: 1, ..RETRIES });
 }
 
+const ATTACH: Rules = Rules { attempts: 3, attach: true, rounds: 1, acquire_within: Some(2), ..BASE };
+
 #[test]
 #[ignore = "large"]
-fn two_attempts_an_extension_a_restart_and_locks_that_are_attached() {
-    let rules = Rules { attach: true, rounds: 2, restarts: 1, end: 5, acquire_within: Some(2), ..BASE };
-    holds("attach, a round, a restart", rules);
+fn a_lock_that_is_detached_twice_extended_and_taken_over() {
+    holds("attach, two rounds", Rules { rounds: 2, end: 4, acquire_within: Some(1), ..ATTACH });
+}
+
+#[test]
+#[ignore = "large"]
+fn a_lock_that_is_detached_and_taken_over_with_everything_kept() {
+    let rules = Rules { attempts: 2, end: 3, keep: Keep::Everything, ..ATTACH };
+    holds("attach, everything kept", rules);
+}
+
+#[test]
+#[ignore = "large"]
+fn a_lock_that_is_detached_extended_and_taken_over_and_two_restarts() {
+    holds("attach, a round, two restarts", Rules { restarts: 2, end: 5, ..ATTACH });
 }

@@ -95,6 +95,23 @@ fn proposals_without_bounds_let_a_client_ahead_poison_a_counter() {
 #[ignore = "large"]
 fn extensions_that_nodes_accept_at_any_time_let_a_lock_be_attached_that_others_had_since() {
     let timely = Rules { acquire_within: Some(1), end: 4, ..RESTART };
-    let rules = Rules { attach: true, rounds: 2, extend_within: false, ..timely };
+    let rules = Rules { attempts: 3, attach: true, rounds: 2, extend_within: false, ..timely };
     breaks("late extension and attach", "CONTINUITY", rules);
+}
+
+const ATTACH: Rules = Rules { attempts: 3, attach: true, rounds: 1, end: 4, ..BASE };
+
+#[test]
+fn of_two_that_take_over_one_identity_both_have_the_lock() {
+    breaks("one identity", "MUTEX", Rules { flaw: Flaw::OneIdentity, ..ATTACH });
+}
+
+#[test]
+fn whoever_frees_what_it_moved_lets_others_in_while_the_lease_lasts() {
+    breaks("frees what it moved", "MUTEX", Rules { flaw: Flaw::FreesWhatItMoved, ..ATTACH });
+}
+
+#[test]
+fn a_moved_lock_that_counts_whatever_the_counter_was_somebody_elses_since() {
+    breaks("any counter", "CONTINUITY", Rules { flaw: Flaw::AnyCounter, ..ATTACH });
 }

@@ -1,6 +1,6 @@
 //! What a node does: the scripts beside `quorum.rs`, for one resource.
 
-use super::rules::{Counter, Rules};
+use super::rules::{Counter, Flaw, Rules};
 use super::state::{Confirmation, Node, Record, Reply};
 use crate::quorum::Kept;
 
@@ -81,17 +81,24 @@ impl Node {
         Kept::Yes
     }
 
-    /// `attach.lua`.
-    pub(super) fn attach(&mut self, call: Call<'_>, token: u8) -> Kept {
-        if call.now < self.ready {
-            return Kept::Silent;
+    /// `attach.lua`, and what whoever asked makes of the answer. `None`: nothing was done.
+    pub(super) fn attach(&mut self, call: Call<'_>, from: u8, token: u8) -> Option<Kept> {
+        if call.now < self.ready || self.live.owner != Some(from) {
+            return None;
         }
-        if self.live.owner != Some(call.owner()) || self.live.counter > token {
-            return Kept::No;
+        if call.rules.flaw != Flaw::OneIdentity {
+            self.live.owner = Some(call.owner());
         }
         self.live.expires = self.live.expires.max(call.expires());
-        self.live.counter = token;
-        Kept::Yes
+        let counts = self.live.counter == token || call.rules.flaw == Flaw::AnyCounter;
+        Some(if counts { Kept::Yes } else { Kept::Silent })
+    }
+
+    /// `turn.lua`, to undo that.
+    pub(super) fn put_back(&mut self, owner: u8, from: u8) {
+        if self.live.owner == Some(owner) {
+            self.live.owner = Some(from);
+        }
     }
 
     /// `turn.lua`, to give it back.

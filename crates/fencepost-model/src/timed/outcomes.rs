@@ -97,6 +97,11 @@ fn forgetting_hides_no_outcome_of_an_extension() {
 }
 
 #[test]
+fn forgetting_hides_no_outcome_of_a_lock_that_is_taken_over() {
+    assert!(!compare("taken over", Rules { attach: true, rounds: 1, end: 2, ..BASE }));
+}
+
+#[test]
 #[ignore = "minutes"]
 fn forgetting_hides_no_outcome_of_an_extension_and_a_restart() {
     assert!(compare("extension and restart", Rules { rounds: 1, quarantine: 1, end: 3, ..RESTART }));

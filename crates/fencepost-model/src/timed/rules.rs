@@ -33,7 +33,8 @@ pub(super) struct Rules {
     pub(super) node_clock: [i16; NODES],
     /// How many rounds of extension each lock may have.
     pub(super) rounds: u8,
-    /// Whether locks may be detached, and attached again at any later time, in place of a round of extension.
+    /// Whether locks may be detached in place of a round of extension, and be taken over at any later time: by whoever has
+    /// not started yet, in place of an attempt.
     pub(super) attach: bool,
     /// Whether an extension makes the key anew on a node that has lost it.
     pub(super) remake: bool,
@@ -96,6 +97,12 @@ pub(super) enum Flaw {
     LateAdoption,
     /// A lock is valid for a ttl after it was won, not after it was asked for.
     ValidFromTheEnd,
+    /// Whoever takes a lock over keeps its identity.
+    OneIdentity,
+    /// A lock that was moved counts, whatever the counter.
+    AnyCounter,
+    /// Whoever gets no majority of a lock that it wanted to take over frees what it got, instead of putting it back.
+    FreesWhatItMoved,
     /// A client that reads the counters of others makes do with what it read before.
     StaleReads,
 }

@@ -50,6 +50,8 @@ impl Record {
 #[derive(Clone, Debug)]
 pub(super) struct Actor {
     pub(super) phase: Phase,
+    /// Whose lock it takes over, or has taken over.
+    pub(super) from: Option<u8>,
     pub(super) start: u8,
     pub(super) attempt: Attempt<u8, [Seat; NODES]>,
     pub(super) token: u8,
@@ -72,8 +74,9 @@ pub(super) enum Phase {
     /// Has read them, and confirms (mutants only).
     Raising,
     Held,
-    /// Left to whoever attaches it.
+    /// Left to whoever takes it over.
     Detached,
+    /// Takes over the lock of another.
     Attaching,
     /// Not valid any more, but hopes for an extension (mutants only).
     Lapsed,
@@ -90,7 +93,9 @@ pub(super) struct Link {
     pub(super) confirms: [Confirmation; 2],
     /// Requests to extend.
     pub(super) extends: u8,
+    /// A request to move the lock from another, and one to put it back.
     pub(super) attach: bool,
+    pub(super) back: bool,
     /// The reply to a request to extend or attach.
     pub(super) extended: Kept,
     pub(super) release: bool,
@@ -174,6 +179,7 @@ impl State {
     pub(super) fn new() -> Self {
         let actor = Actor {
             phase: Phase::Waiting,
+            from: None,
             start: 0,
             attempt: no_attempt(),
             token: 0,
@@ -254,6 +260,7 @@ impl Actor {
         let gate = self.attempt.gate.map_or(0, |gate| gate + 1);
         let attempt = Pack::new()
             .add(self.phase as u8, 4)
+            .add(self.from.map_or(0, |from| from + 1), 2)
             .add(self.start, 8)
             .add(small(self.attempt.token), 8)
             .add(self.attempt.until, 8)
@@ -301,6 +308,8 @@ impl Actor {
         word.add(self.extension.nodes[node] as u8, 2)
             .add(link.release.into(), 1)
             .add(link.doubtful.into(), 1)
+            .add(link.attach.into(), 1)
+            .add(link.back.into(), 1)
             .0
     }
 }

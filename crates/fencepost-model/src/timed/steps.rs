@@ -126,11 +126,15 @@ impl Next<'_> {
         let phase = state.actors[who].phase;
         act(state.may_start(rules, who), "asks all nodes", &|state| state.start(rules, who));
         let asks = matches!(phase, Phase::Asking | Phase::Reading | Phase::Raising);
-        act(asks, "gives up", &|state| state.end(who));
-        act(phase == Phase::Held, "releases", &|state| state.end(who));
+        act(asks || phase == Phase::Attaching, "gives up", &|state| state.end(rules, who));
+        act(state.is_taken_from(who), "lets go of the rest", &|state| state.let_go(who));
+        act(phase == Phase::Held, "releases", &|state| state.end(rules, who));
         act(state.may_extend(rules, who), "sends an extension", &|state| state.extend(rules, who));
         act(state.may_extend(rules, who) && rules.attach, "detaches", &|state| state.detach(who));
-        act(phase == Phase::Detached, "is attached elsewhere", &|state| state.attach(rules, who));
+        for of in 0..rules.attempts {
+            let what = format!("takes over the lock of {}", name(of));
+            act(state.may_attach(rules, who, of), &what, &|state| state.attach(rules, who, of));
+        }
         act(state.may_raise(who), "has read a majority", &|state| state.raise(who));
         act(state.may_return(who), "returns", &|state| {
             let token = state.actors[who].token;
@@ -214,8 +218,14 @@ impl Next<'_> {
         if link.extends > 0 {
             self.extend_arrives(state, who, node);
         }
-        if link.attach {
-            self.attach_arrives(state, who, node);
+        if let (true, Some(from)) = (link.attach, state.actors[who].from) {
+            self.attach_arrives(state, who, node, from);
+        }
+        if let (true, Some(from)) = (link.back, state.actors[who].from) {
+            let mut next = state.clone();
+            next.actors[who].links[node].back = false;
+            next.nodes[node].put_back(self.rules.owner(who), from);
+            self.push(next, || format!("n{node} is to put back what {} moved", name(who)));
         }
         if link.release {
             let mut next = state.clone();
@@ -288,19 +298,19 @@ impl Next<'_> {
         self.push(next, || format!("n{node} is to extend for {}: {kept:?}", name(who)));
     }
 
-    fn attach_arrives(&mut self, state: &State, who: usize, node: usize) {
+    fn attach_arrives(&mut self, state: &State, who: usize, node: usize, from: u8) {
         let mut next = state.clone();
         let actor = &mut next.actors[who];
-        let kept = next.nodes[node].attach(self.call(state, who, node), actor.token);
-        if kept != Kept::Yes && !self.keeps_all() {
+        let moved = next.nodes[node].attach(self.call(state, who, node), from, actor.token);
+        if moved.is_none() && !self.keeps_all() {
             return;
         }
         let link = &mut actor.links[node];
         link.attach = false;
         if actor.phase == Phase::Attaching && !actor.extension.decided {
-            link.extended = kept;
+            link.extended = moved.unwrap_or(Kept::No);
         }
-        self.push(next, || format!("n{node} is to attach {}: {kept:?}", name(who)));
+        self.push(next, || format!("n{node} is to move it to {}: {moved:?}", name(who)));
     }
 
     fn node_restarts(&mut self, state: &State, node: usize) {

@@ -112,7 +112,8 @@ fn three_attempts_and_an_empty_restart() {
 }
 
 #[test]
-fn locks_that_are_detached_and_attached() {
-    holds("attach", Rules { attach: true, rounds: 1, ..BASE });
-    holds("attach, a restart", Rules { attach: true, rounds: 1, restarts: 1, ..BASE });
+fn a_lock_that_is_detached_and_taken_over_beside_an_attempt() {
+    holds("attach", Rules { attach: true, attempts: 3, rounds: 1, end: 4, ..BASE });
+    let timely = Rules { attach: true, attempts: 3, rounds: 1, acquire_within: Some(1), end: 4, ..BASE };
+    holds("attach, a restart", Rules { restarts: 1, ..timely });
 }

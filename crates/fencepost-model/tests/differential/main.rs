@@ -9,9 +9,6 @@ mod real;
 mod step;
 mod twin;
 
-use std::cell::Cell;
-
-use fencepost_testkit::eventually;
 use fencepost_testkit::redis::Server;
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -21,16 +18,12 @@ use twin::Twin;
 
 fn compare(cases: u32, flushes: bool) {
     let server = Server::start();
-    // A short quarantine is over for a server that is up for a second: see `greet.lua`.
-    eventually("the server is up for three seconds", || real::uptime(&server) >= 3);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let steps = vec(step::some(flushes), 1..=40);
-    let touched = Cell::new(false);
     let outcome = TestRunner::new(config).run(&steps, |steps| {
-        let mut twin = Twin::new(Real::new(&server), touched.get());
+        let mut twin = Twin::new(Real::new(&server));
         let outcome =
             steps.iter().try_for_each(|step| twin.take(step)).and_then(|()| twin.compare_messages());
-        touched.set(twin.touched());
         // On a machine that stood still keys may have ended by themselves: that says nothing.
         if twin.took_too_long() { Ok(()) } else { outcome.map_err(TestCaseError::fail) }
     });

@@ -85,7 +85,7 @@ pub(crate) struct Real<'a> {
 }
 
 impl<'a> Real<'a> {
-    /// The server without any key. `FLUSHALL` would be remembered.
+    /// The server without any key.
     pub(crate) fn new(server: &'a Server) -> Self {
         let shas =
             Script::ALL.iter().map(|script| server.cli(&["SCRIPT", "LOAD", &script.source()])).collect();
@@ -149,12 +149,6 @@ impl<'a> Real<'a> {
 /// A message as it comes over the wire.
 pub(crate) fn message(text: &str) -> String {
     format!("*3\r\n$7\r\nmessage\r\n${}\r\n{HEARD}\r\n${}\r\n{text}\r\n", HEARD.len(), text.len())
-}
-
-pub(crate) fn uptime(server: &Server) -> u64 {
-    let info = server.cli(&["INFO", "server"]);
-    let line = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:")).expect("an uptime");
-    line.trim().parse().expect("a number")
 }
 
 fn list(reply: Reply) -> Vec<Reply> {

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 /// Milliseconds. Far apart, and long enough that no key ends while a sequence runs.
 pub(crate) const TTLS: [u64; 4] = [40_000, 70_000, 600_000, 3_600_000];
 pub(crate) const NAMES: [&str; 2] = ["order", "report"];
-/// A quarantine that the server's uptime covers, and one that it does not.
 pub(crate) const QUARANTINES: [u64; 3] = [1, 500, 1_000_000_000];
 /// How far proposals may be from the clock, in microseconds.
 pub(crate) const BOUND: i64 = 5_000_000;
@@ -45,6 +44,12 @@ pub(crate) enum Move {
         wake: bool,
         entry: Option<usize>,
     },
+    /// Puts a lock back to another owner.
+    PutBack {
+        name: usize,
+        owner: usize,
+        before: usize,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +66,8 @@ pub(crate) enum Step {
         mode: Mode,
         locks: Vec<Hold>,
     },
-    Attach(Hold, bool, i64),
+    /// Moves a lock to another owner.
+    Attach(Hold, usize, bool, i64),
     Greet {
         max_ttl: usize,
         quarantine: usize,
@@ -122,6 +128,8 @@ fn moves() -> impl Strategy<Value = Move> {
         3 => (ask(), option::of(0..3usize)).prop_map(|(ask, entry)| Move::Take(ask, entry)),
         2 => (0..NAMES.len(), 0..4usize, prop::bool::ANY, option::of(0..3usize))
             .prop_map(|(name, owner, wake, entry)| Move::GiveBack { name, owner, wake, entry }),
+        1 => (0..NAMES.len(), 0..4usize, 0..4usize)
+            .prop_map(|(name, owner, before)| Move::PutBack { name, owner, before }),
     ]
 }
 
@@ -161,8 +169,8 @@ pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
         8 => (prop::bool::weighted(0.8), limit(), mode, prop::collection::vec(hold(), 1..4)).prop_map(
             |(right_node, not_after, mode, locks)| Step::Hold { right_node, not_after, mode, locks }
         ),
-        3 => (hold(), prop::bool::weighted(0.9), limit())
-            .prop_map(|(hold, right_node, not_after)| Step::Attach(hold, right_node, not_after)),
+        3 => (hold(), 0..4usize, prop::bool::weighted(0.9), limit())
+            .prop_map(|(hold, to, right_node, not_after)| Step::Attach(hold, to, right_node, not_after)),
         5 => greet(),
         1 => node_key().prop_map(Step::SetNode),
         1 => name.clone().prop_map(Step::Foreign),

@@ -29,15 +29,11 @@ pub(crate) struct Twin<'a> {
 type Both = (Reply, Reply, Vec<Found>);
 
 impl<'a> Twin<'a> {
-    pub(crate) fn new(real: Real<'a>, touched: bool) -> Self {
+    pub(crate) fn new(real: Real<'a>) -> Self {
         let mut node = Node::default();
         node.listeners.insert(HEARD.to_owned());
-        let life = Life { run: real.run_id(), uptime: 3, touched };
+        let life = Life { run: real.run_id() };
         Self { real, node, life, now: START, keys: NAMES.map(Keys::of), told: String::new() }
-    }
-
-    pub(crate) fn touched(&self) -> bool {
-        self.life.touched
     }
 
     /// Whether a key can have ended that the model still has.
@@ -67,7 +63,7 @@ impl<'a> Twin<'a> {
             Step::Hold { right_node, not_after, mode, locks } => {
                 self.hold(*right_node, *not_after, *mode, locks)
             }
-            Step::Attach(hold, right_node, not_after) => self.attach(hold, *right_node, *not_after),
+            Step::Attach(hold, to, right_node, not_after) => self.attach(hold, *to, *right_node, *not_after),
             Step::Greet { max_ttl, quarantine, members, how } => {
                 self.greet(TTLS[*max_ttl], QUARANTINES[*quarantine], ["abcd", "0123"][*members], *how)
             }
@@ -87,6 +83,9 @@ impl<'a> Twin<'a> {
                 Move::Take(ask, waiter) => self.take_lock(ask, *waiter, &node, &mut on, &mut args),
                 Move::GiveBack { name, owner, wake, entry } => {
                     self.give_back(*name, *owner, *wake, *entry, &mut on, &mut args)
+                }
+                Move::PutBack { name, owner, before } => {
+                    self.put_back(*name, *owner, *before, &mut on, &mut args)
                 }
             });
         }
@@ -148,6 +147,24 @@ impl<'a> Twin<'a> {
             let word = if wake { "wake" } else { "quiet" };
             args.extend(["leave".to_owned(), value, entry.unwrap_or_default(), word.to_owned()]);
         }
+        expected
+    }
+
+    fn put_back(
+        &mut self,
+        name: usize,
+        owner: usize,
+        before: usize,
+        on: &mut Vec<String>,
+        args: &mut Vec<String>,
+    ) -> Reply {
+        let (keys, value, before) = (self.keys[name].clone(), value(owner), value(before));
+        let expected = match self.node.put_back(self.now, &keys, &value, &before) {
+            Err(WrongType) => wrong_type(),
+            Ok(ours) => number(u64::from(ours)),
+        };
+        on.extend([keys.lock, keys.queue]);
+        args.extend(["back".to_owned(), value, before]);
         expected
     }
 
@@ -223,17 +240,17 @@ impl<'a> Twin<'a> {
         (expected, reply, found)
     }
 
-    fn attach(&mut self, lock: &Hold, right_node: bool, not_after: i64) -> Both {
+    fn attach(&mut self, lock: &Hold, to: usize, right_node: bool, not_after: i64) -> Both {
         let (limit, node) = (self.now.saturating_add_signed(not_after), self.node_key(right_node));
-        let (keys, owner, ttl, token) =
-            (self.keys[lock.name].clone(), owner(lock.owner), TTLS[lock.ttl], self.token(lock));
-        let expected = match self.node.attach(self.now, &keys, (&node, limit), &owner, ttl, token) {
+        let (keys, from, to, ttl) =
+            (self.keys[lock.name].clone(), value(lock.owner), value(to), TTLS[lock.ttl]);
+        let expected = match self.node.attach(self.now, &keys, (&node, limit), (&from, &to), ttl) {
             Err(WrongType) => wrong_type(),
             Ok(Err(refusal)) => refused(refusal),
-            Ok(Ok(Ok(value))) => Reply::Text(value),
+            Ok(Ok(Ok(counter))) => number(counter),
             Ok(Ok(Err(other))) => Reply::List(vec![Reply::Text(other)]),
         };
-        let args = [&*node, &limit.to_string(), &owner, &ttl.to_string(), &token.to_string()];
+        let args = [&*node, &limit.to_string(), &from, &to, &ttl.to_string()];
         let (reply, found) =
             self.real.call(Script::Attach, &[NODE, &keys.lock, &keys.fence], &args, self.now);
         (expected, reply, found)
@@ -294,7 +311,6 @@ impl<'a> Twin<'a> {
             Step::Flush => {
                 self.node.store.flush();
                 self.real.command(&["FLUSHALL"]);
-                self.life.touched = true;
             }
             _ => unreachable!("a step without a script"),
         }

@@ -13,6 +13,7 @@ The same names for asyncio are in `fencepost.aio`.
 from ._errors import (
     BackendError,
     Busy,
+    Changed,
     ConfigError,
     Error,
     Invalid,
@@ -32,6 +33,7 @@ __all__ = [
     "BackendError",
     "Busy",
     "Capabilities",
+    "Changed",
     "ConfigError",
     "Error",
     "Guard",

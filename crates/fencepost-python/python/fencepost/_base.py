@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 import string
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +13,20 @@ from typing import Any, Generic, TypeVar
 from . import _fencepost as native
 from . import _process
 from ._errors import Invalid, LockLost, Unsupported
-from ._options import Options
-from ._values import Capabilities, Loss, State, stats
+from ._options import Options, text
+from ._values import Capabilities, Holder, Loss, Secret, State, stats
 
 G = TypeVar("G", bound="BaseGuard")
 L = TypeVar("L", bound="BaseLocks")
+
+logger = logging.getLogger("fencepost")
+
+
+def listed(holders: list[Holder], unreadable: list[str]) -> list[Holder]:
+    """The holders that could be read; why others could not is logged."""
+    for why in unreadable:
+        logger.warning("a lock could not be read, and the list goes on without it: %s", why)
+    return holders
 
 
 class BaseLocks:
@@ -24,7 +34,7 @@ class BaseLocks:
 
     def __init__(self, connected: native.Locks, url: str | None) -> None:
         self._connected = connected
-        self._url = url
+        self._url = None if url is None else Secret(url)
         self._generation = _process.generation
         self._closed = False
         _process.stores.add(self)
@@ -40,6 +50,7 @@ class BaseLocks:
         return connected
 
     def _usable(self) -> None:
+        _process.stop_at_end()
         if self._closed:
             raise Invalid("these locks are closed; connect again")
 
@@ -47,7 +58,7 @@ class BaseLocks:
         """The call that connects a forked child."""
         if self._url is None:
             raise Unsupported("these locks are of the process that this one was forked from; make a store of its own here")
-        return native.connect(self._url)
+        return native.connect(self._url.text)
 
     def _end(self) -> None:
         if not self._closed and not self._inherited():
@@ -79,10 +90,8 @@ class BaseLock(Generic[L]):
     """A name and options; holds nothing until it is acquired."""
 
     def __init__(self, locks: L, name: str, chosen: Options, ignore_loss: bool) -> None:
-        if not isinstance(name, str):
-            raise Invalid(f"a lock has a name that is a string, not {name!r}")
         self._locks = locks
-        self._name = name
+        self._name = text("a lock name", name)
         self._options = chosen
         self._ignore_loss = ignore_loss
         self._made: tuple[native.Locks, native.Lock] | None = None
@@ -155,7 +164,7 @@ class BaseGuard:
 
     @property
     def owner(self) -> str:
-        """The identity of this acquisition."""
+        """The identity of this acquisition, as others see it."""
         return self._native.owner
 
     @property
@@ -184,15 +193,14 @@ class BaseGuard:
         raise TypeError("a guard cannot be pickled; hand on the handle that detach() returns")
 
     def __del__(self) -> None:
-        # Dropping the native guard releases the lock, in the background.
-        if not getattr(self, "_settled", True) and self._generation == _process.generation:
-            if self.state.held:
-                warnings.warn(
-                    f"guard of lock `{self.name}` was let go without release(); it is released now",
-                    ResourceWarning,
-                    source=self,
-                    stacklevel=2,
-                )
+        if getattr(self, "_settled", True) or self._generation != _process.generation:
+            return
+        held = self.state.held
+        # Before the warning, which may raise. The guard is not its `source`: a record would keep it alive.
+        self._let_go()
+        if held:
+            message = f"guard of lock `{self.name}` was let go without release(); it is released now"
+            warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
 class BaseLockSet(Generic[L]):
@@ -202,9 +210,15 @@ class BaseLockSet(Generic[L]):
         if isinstance(names, str):
             raise Invalid(f"all() takes several names, as in all(['a', 'b']), not {names!r}")
         self._locks = locks
-        self._names = [str(name) for name in names]
+        self._names = [text("a lock name", name) for name in names]
         self._options = chosen
         self._ignore_loss = ignore_loss
+        # Refused here already, not when the locks are acquired.
+        if not locks._inherited():
+            locks._connected.all(self._names, chosen)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self._names!r}>"
 
 
 class BaseGuardSet(Generic[G]):
@@ -243,6 +257,9 @@ class BaseGuardSet(Generic[G]):
         """Raises `LockLost` for the first that is not held."""
         for guard in self._guards:
             guard.check()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self.tokens!r} {self.state.kind}>"
 
     def _let_go(self) -> None:
         """Gives back in the background what was not given back yet."""

@@ -120,7 +120,9 @@ async def execute_async(target: Any, sql: str, values: tuple[Any, ...]) -> None:
         connection = target if hasattr(target, "get_raw_connection") else await target.connection()
         await (await connection.get_raw_connection()).driver_connection.execute(sql)
     elif hasattr(target, "fetchval"):
-        await target.execute(sql.replace("%s", "$1", 1).replace("%s", "$2", 1), *values)
+        # Several statements at once have no values, and what looks like a place for one is text of theirs.
+        placed = sql.replace("%s", "$1", 1).replace("%s", "$2", 1) if values else sql
+        await target.execute(placed, *values)
     elif hasattr(target, "execute"):
         await target.execute(sql, values or None)
     else:

@@ -56,6 +56,17 @@ class LockLost(Error):
         """What the operator said who force-released it."""
 
 
+class Changed(Error):
+    """Another holder than the one that was to lose the lock has it by now, and keeps it. Nothing was done."""
+
+    def __init__(self, message: str, *, name: str = "", holder: Holder | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+        """The lock."""
+        self.holder = holder
+        """Who has it, if the store could tell."""
+
+
 class Unavailable(Error, ConnectionError):
     """The store did not answer, or could not be reached. Nothing was acquired."""
 

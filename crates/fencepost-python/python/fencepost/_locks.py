@@ -8,18 +8,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from . import _fencepost as native
 from . import _losses
-from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause, chain
+from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause, chain, listed
 from ._errors import Error, Invalid, LockLost, Uncertain
-from ._options import Duration, Options, Retry, optional_seconds, options, seconds
+from ._options import Duration, Options, Retry, fencing_token, name_of, optional_seconds, options, seconds
 from ._values import Holder, Loss, Revoked
 
 logger = logging.getLogger("fencepost")
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 def connect(url: str) -> Locks:
@@ -88,11 +89,21 @@ class Locks(BaseLocks):
         chosen = options(ttl, wait, retry, note, renew, renew_every, max_hold)
         return LockSet(self, names, chosen, ignore_loss)
 
-    def guarded(self, name: str, *, inject: str | None = None, **chosen: Any) -> Callable[[F], F]:
+    @overload
+    def guarded(self, name: str, *, inject: None = None, **chosen: Any) -> Callable[[F], F]: ...
+
+    @overload
+    def guarded(
+        self, name: str, *, inject: str, **chosen: Any
+    ) -> Callable[[Callable[..., R]], Callable[..., R]]: ...
+
+    def guarded(self, name: str, *, inject: str | None = None, **chosen: Any) -> Any:
         """A decorator: each call of the function runs under the lock. The function's arguments fill in the name, as in
         `"report:{day}"`; other options are those of `lock`. `inject` names a keyword argument that gets the guard."""
 
-        def decorate(function: F) -> F:
+        self.lock(name, **chosen)  # refuses wrong options here already
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(function):
                 raise Invalid("a coroutine needs the decorator of fencepost.aio.connect")
             template = Template(name, function, inject)
@@ -104,35 +115,49 @@ class Locks(BaseLocks):
                         kwargs[inject] = guard
                     return finished(function(*args, **kwargs))
 
-            return guarded  # type: ignore[return-value]
+            return guarded
 
         return decorate
 
     def attach(self, handle: str, **chosen: Any) -> Guard:
-        """Goes on with a lock that was detached, maybe by another process. Options are those of `lock`."""
-        lock = self.lock(handle.split(".", 2)[-1] or "-", **chosen)
+        """Goes on with a lock that was detached, maybe by another process. Options are those of `lock`.
+
+        The lock has a new identity from then on. Of two that attach one handle, one gets the lock and the
+        other one `LockLost`, and the handle is good for nothing any more. `detach` gives the next one."""
+        lock = self.lock(name_of(handle), **chosen)
         return Guard(lock._on(self._native()).attach(handle).wait(), lock._ignore_loss)
 
     def extend(self, handle: str, ttl: Duration) -> None:
-        """Makes a detached lock end `ttl` from now, unless it ends later already."""
+        """Makes a detached lock end `ttl` from now, unless it ends later already. The handle stays good."""
+        name_of(handle)
         self._native().extend(handle, seconds("ttl", ttl)).wait()
 
     def release(self, handle: str) -> None:
         """Gives a detached lock back."""
+        name_of(handle)
         self._native().release(handle).wait()
 
     def list(self, prefix: str = "") -> list[Holder]:
-        """All holders whose name starts with `prefix`, by name."""
-        return self._native().list(prefix).wait()
+        """All holders whose name starts with `prefix`, by name.
+
+        A lock that cannot be read hides no other: the logger `fencepost` warns why it could not."""
+        return listed(*self._native().list(prefix).wait())
 
     def show(self, name: str) -> Holder | None:
         """Who holds a lock; `None` if nobody does."""
         return self._native().show(name).wait()
 
-    def force_release(self, name: str, reason: str, *, now: bool = False) -> Revoked | None:
+    def force_release(
+        self, name: str, reason: str, *, now: bool = False, token: int | None = None
+    ) -> Revoked | None:
         """Takes a lock away from its holder, which learns the reason. It is free when the holder lets go or its lease
-        ends; with `now` at once, while the victim may still work. `None` if nobody holds it."""
-        revoked = self._native().force_release(name, reason, now).wait()
+        ends; with `now` at once, while the victim may still work. `None` if nobody holds it.
+
+        token: only from the holder that has this token, as `show` told it. Whoever has come after it keeps
+        the lock, and `Changed` is raised.
+        """
+        token = None if token is None else fencing_token(token)
+        revoked = self._native().force_release(name, reason, now, token).wait()
         return None if revoked is None else Revoked(*revoked)
 
     def check(self) -> None:

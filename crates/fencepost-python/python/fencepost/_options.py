@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypedDict, Union
 
+from . import _fencepost as native
 from ._errors import Invalid
 
 Duration = Union[float, datetime.timedelta]
 """Seconds, or a timedelta."""
+
+LONGEST = 10**9
+"""About thirty years."""
 
 Schedule = tuple[float, float, Union[list[float], None], Union[int, None], bool]
 
@@ -28,14 +31,39 @@ class Options(TypedDict):
     max_hold: float | None
 
 
+def text(what: str, value: object) -> str:
+    """A text that can be sent to a store."""
+    if not isinstance(value, str):
+        raise Invalid(f"{what} is a string, not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{what} is text that can be encoded, not {value!r}") from None
+    return value
+
+
+def fencing_token(token: object) -> int:
+    """A token that a store may have handed out."""
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 < token < 2**53:
+        raise Invalid(f"a fencing token lies between 1 and 2^53 - 1, not {token!r}")
+    return token
+
+
+def name_of(handle: object) -> str:
+    """The name of a handle's lock. What is no handle is not quoted: it may be most of one, which is a key."""
+    if not isinstance(handle, str):
+        raise Invalid(f"a handle is a string, as detach() returns it, not a {type(handle).__name__}")
+    return native.parse_handle(handle)[0]
+
+
 def seconds(what: str, duration: Duration) -> float:
     """A duration in seconds."""
     if isinstance(duration, datetime.timedelta):
         duration = duration.total_seconds()
     if isinstance(duration, bool) or not isinstance(duration, (int, float)):
         raise Invalid(f"{what} is a number of seconds or a timedelta, not {duration!r}")
-    if not math.isfinite(duration) or duration < 0:
-        raise Invalid(f"{what} must be a number of seconds from 0 on, this one is {duration}")
+    if not 0 <= duration <= LONGEST:
+        raise Invalid(f"{what} must be a number of seconds from 0 to {LONGEST:,}, this one is {duration}")
     return float(duration)
 
 
@@ -87,7 +115,9 @@ class Retry:
 
 
 def _tries(attempts: int | None) -> int | None:
-    if attempts is not None and not 1 <= attempts < 2**32:
+    if attempts is None:
+        return None
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts < 2**32:
         raise Invalid(f"attempts is a number of tries from 1 on, this one is {attempts!r}")
     return attempts
 
@@ -108,7 +138,7 @@ def options(
         "ttl": optional_seconds("ttl", ttl),
         "wait": optional_seconds("wait", wait),
         "retry": None if retry is None else retry._schedule(),
-        "note": note,
+        "note": text("a note", note),
         "renew": bool(renew),
         "renew_every": optional_seconds("renew_every", renew_every),
         "max_hold": optional_seconds("max_hold", max_hold),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 generation = 0
 """How many forks there were above this process since the package was imported."""
 
+ending = False
+"""Whether the interpreter ends."""
+
 guards: weakref.WeakSet[BaseGuard] = weakref.WeakSet()
 """The guards of this process."""
 
@@ -29,8 +33,9 @@ stores: weakref.WeakSet[BaseLocks] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    global generation, guards, stores
+    global generation, ending, guards, stores
     generation += 1
+    ending = False
     guards = weakref.WeakSet()
     stores = weakref.WeakSet()
     native.after_fork()
@@ -40,7 +45,15 @@ def _in_child() -> None:
         util.register_after_fork(native, lambda _: util.Finalize(None, _at_exit, exitpriority=0))
 
 
+def stop_at_end() -> None:
+    """Ends a daemon thread that asks for locks while the interpreter ends. An error would be nobody's."""
+    if ending and threading.current_thread().daemon:
+        raise SystemExit
+
+
 def _at_exit() -> None:
+    global ending
+    ending = True
     held = [guard._native for guard in guards]
     try:
         native.release_all(held).wait()

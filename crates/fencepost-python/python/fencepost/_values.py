@@ -5,9 +5,17 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A text that is not shown where the object that has it is: a URL, which may have a password in it."""
+
+    text: str = field(repr=False)
+    """The text."""
 
 
 class Loss(str, Enum):
@@ -88,7 +96,8 @@ class Holder:
     name: str
     """The lock's name."""
     owner: str | None = None
-    """The identity of the acquisition; `None` if a foreign client of the same key holds the lock."""
+    """The identity of the acquisition, which makes no handle; `None` if a foreign client of the same key
+    holds the lock."""
     token: int | None = None
     """The holder's fencing token, where the store can tell."""
     host: str | None = None

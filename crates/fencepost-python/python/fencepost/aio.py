@@ -13,17 +13,17 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from . import _fencepost as native
-from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause
+from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause, listed
 from ._errors import Error, Invalid, LockLost, Uncertain
 from ._locks import leave
 from ._loop import make
 from ._losses import call as call_back
-from ._options import Duration, Options, Retry, optional_seconds, options, seconds
+from ._options import Duration, Options, Retry, fencing_token, name_of, optional_seconds, options, seconds
 from ._values import Holder, Loss, Revoked
 
 __all__ = ["Guard", "GuardSet", "Lock", "LockSet", "Locks", "connect", "init"]
@@ -31,6 +31,7 @@ __all__ = ["Guard", "GuardSet", "Lock", "LockSet", "Locks", "connect", "init"]
 logger = logging.getLogger("fencepost")
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+R = TypeVar("R")
 
 
 async def connect(url: str) -> Locks:
@@ -92,10 +93,20 @@ class Locks(BaseLocks):
         chosen = options(ttl, wait, retry, note, renew, renew_every, max_hold)
         return LockSet(self, names, chosen, ignore_loss)
 
-    def guarded(self, name: str, *, inject: str | None = None, **chosen: Any) -> Callable[[F], F]:
+    @overload
+    def guarded(self, name: str, *, inject: None = None, **chosen: Any) -> Callable[[F], F]: ...
+
+    @overload
+    def guarded(
+        self, name: str, *, inject: str, **chosen: Any
+    ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Callable[..., Coroutine[Any, Any, R]]]: ...
+
+    def guarded(self, name: str, *, inject: str | None = None, **chosen: Any) -> Any:
         """A decorator for coroutine functions. See `fencepost.Locks.guarded`."""
 
-        def decorate(function: F) -> F:
+        self.lock(name, **chosen)  # refuses wrong options here already
+
+        def decorate(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
             template = Template(name, function, inject)
             if not inspect.iscoroutinefunction(function):
                 raise Invalid("a plain function needs the decorator of fencepost.connect")
@@ -107,34 +118,47 @@ class Locks(BaseLocks):
                         kwargs[inject] = guard
                     return await function(*args, **kwargs)
 
-            return guarded  # type: ignore[return-value]
+            return guarded
 
         return decorate
 
     async def attach(self, handle: str, **chosen: Any) -> Guard:
-        """Goes on with a lock that was detached, maybe by another process. Options are those of `lock`."""
-        lock = self.lock(handle.split(".", 2)[-1] or "-", **chosen)
+        """Goes on with a lock that was detached, maybe by another process. Options are those of `lock`.
+
+        The lock has a new identity from then on. Of two that attach one handle, one gets the lock and the
+        other one `LockLost`, and the handle is good for nothing any more. `detach` gives the next one.
+
+        If this is cancelled, the handle stays good. If the store had answered by then, the handle is used up
+        and the lock is released."""
+        lock = self.lock(name_of(handle), **chosen)
         return lock._guard(await make(lock._on(await self._native()).attach(handle)))
 
     async def extend(self, handle: str, ttl: Duration) -> None:
-        """Makes a detached lock end `ttl` from now, unless it ends later already."""
+        """Makes a detached lock end `ttl` from now, unless it ends later already. The handle stays good."""
+        name_of(handle)
         await make((await self._native()).extend(handle, seconds("ttl", ttl)))
 
     async def release(self, handle: str) -> None:
-        """Gives a detached lock back."""
+        """Gives a detached lock back. If this is cancelled, the lock is released all the same."""
+        name_of(handle)
         await make((await self._native()).release(handle))
 
     async def list(self, prefix: str = "") -> list[Holder]:
-        """All holders whose name starts with `prefix`, by name."""
-        return await make((await self._native()).list(prefix))
+        """All holders whose name starts with `prefix`, by name.
+
+        A lock that cannot be read hides no other: the logger `fencepost` warns why it could not."""
+        return listed(*await make((await self._native()).list(prefix)))
 
     async def show(self, name: str) -> Holder | None:
         """Who holds a lock; `None` if nobody does."""
         return await make((await self._native()).show(name))
 
-    async def force_release(self, name: str, reason: str, *, now: bool = False) -> Revoked | None:
+    async def force_release(
+        self, name: str, reason: str, *, now: bool = False, token: int | None = None
+    ) -> Revoked | None:
         """Takes a lock away from its holder, which learns the reason. See `fencepost.Locks.force_release`."""
-        revoked = await make((await self._native()).force_release(name, reason, now))
+        token = None if token is None else fencing_token(token)
+        revoked = await make((await self._native()).force_release(name, reason, now, token))
         return None if revoked is None else Revoked(*revoked)
 
     async def check(self) -> None:
@@ -260,7 +284,7 @@ class Guard(BaseGuard):
 
     async def detach(self) -> str:
         """Turns the lock into a lease of one ttl that nobody renews and that survives this process; the handle by which
-        `Locks.attach` goes on with it."""
+        `Locks.attach` goes on with it. If this is cancelled, the lock is released: nobody has the handle."""
         self._settled = True
         try:
             return await make(self._native.detach())

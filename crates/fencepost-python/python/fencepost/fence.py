@@ -9,7 +9,8 @@ token at the resource before it reads, or a stale writer can slip in between its
 
 `activate_with` sends the token and the first statement behind it in one round trip.
 
-PostgreSQL needs `SQL` once, by a migration or by `install`. Redis needs nothing. `Fenced` is for what lives in this process.
+PostgreSQL needs `SQL` once, by a migration or by `install`, which refuse a schema of somebody who is not to be trusted.
+`activate` does not look whose it is: install first. Redis needs nothing. `Fenced` is for what lives in this process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ._drivers import answered, connection_of, connection_of_async, execute, exe
 from ._errors import Invalid, StaleToken
 from ._fencepost import FENCE_LUA as LUA
 from ._fencepost import FENCE_SQL as SQL
+from ._options import fencing_token
 
 __all__ = [
     "LUA",
@@ -255,8 +257,7 @@ class Fenced(Generic[T]):
             return self._value
 
     def _admit(self, token: int, once: bool) -> None:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 < token < 2**53:
-            raise Invalid(f"a fencing token lies between 1 and 2^53 - 1, not {token!r}")
+        token = fencing_token(token)
         if token < self._highest or (once and token == self._highest):
             raise StaleToken.of(self._name, token, self._highest)
         self._highest = token

@@ -27,7 +27,7 @@ def fencepost_locks(fencepost_store: testing.Store) -> Iterator[Locks]:
     """The locks of `fencepost_store`. Fails the test if it leaves one held."""
     locks = fencepost_store.locks()
     yield locks
-    left = [holder.name for holder in locks.list()]
     locks.close()
+    left = [holder.name for holder in fencepost_store.locks().list()]
     if left:
         pytest.fail(f"the test left locks held: {', '.join(left)}")

@@ -66,7 +66,7 @@ class Store:
 
     def lose(self, name: str, why: Loss = Loss.TAKEN, *, reason: str = "") -> bool:
         """Takes a lock away and tells the holder at once, as a push would. `False` if nobody holds it."""
-        return self._native.lose(name, why.value, reason)
+        return self._native.lose(name, str(why), reason)
 
     def fail(self, call: Call, times: int = 1) -> None:
         """Lets the next calls of a kind fail without having any effect."""

@@ -77,6 +77,10 @@ impl Member {
         self.arguments = arguments;
     }
 
+    pub(super) fn limit(&mut self, bytes: u64) {
+        self.arguments.push(format!("--quota-backend-bytes={bytes}"));
+    }
+
     pub(super) fn spawn(&mut self) {
         let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
         self.process = Some(Process::start(self.folder.path(), &[], "etcd", &arguments));

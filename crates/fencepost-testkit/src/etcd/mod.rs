@@ -20,12 +20,19 @@ pub struct Config {
     password: Option<String>,
     tls: Option<bool>,
     durable: bool,
+    quota: Option<u64>,
 }
 
 impl Config {
     /// Waits for its disk, as a cluster does that somebody relies on.
     pub fn durable(mut self) -> Self {
         self.durable = true;
+        self
+    }
+
+    /// Takes no more data than so many bytes.
+    pub fn quota(mut self, bytes: u64) -> Self {
+        self.quota = Some(bytes);
         self
     }
 
@@ -88,6 +95,9 @@ impl Cluster {
             let client_certificate = config.tls == Some(true);
             for member in &mut members {
                 member.configure(&peers, certificates.as_ref(), client_certificate, config.durable);
+                if let Some(bytes) = config.quota {
+                    member.limit(bytes);
+                }
                 member.spawn();
             }
             let ready = || members.iter().all(Member::is_healthy) || members.iter().any(Member::is_dead);

@@ -102,9 +102,31 @@ impl Client {
     /// # Errors
     /// If the server refuses or does not answer.
     pub fn create(&mut self, path: &str, data: &[u8], mode: Mode) -> io::Result<String> {
-        let body = Body::default().bytes(path.as_bytes()).bytes(data);
         // Everybody may do everything with it.
-        let body = body.int(1).int(31).bytes(b"world").bytes(b"anyone").int(mode as i32);
+        self.create_as(path, data, mode, &[(31, "world", "anyone")])
+    }
+
+    /// Creates a lasting node with its own permissions: bits, scheme and identity of each.
+    ///
+    /// # Errors
+    /// If the server refuses or does not answer.
+    pub fn create_for(&mut self, path: &str, acl: &[(i32, &str, &str)]) -> io::Result<String> {
+        self.create_as(path, b"", Mode::Persistent, acl)
+    }
+
+    fn create_as(
+        &mut self,
+        path: &str,
+        data: &[u8],
+        mode: Mode,
+        acl: &[(i32, &str, &str)],
+    ) -> io::Result<String> {
+        let body = Body::default().bytes(path.as_bytes()).bytes(data);
+        let body =
+            acl.iter().fold(body.int(i32::try_from(acl.len()).unwrap_or(0)), |body, (bits, scheme, id)| {
+                body.int(*bits).bytes(scheme.as_bytes()).bytes(id.as_bytes())
+            });
+        let body = body.int(mode as i32);
         match self.call(1, body)? {
             Ok(mut answer) => Ok(answer.take_text()),
             Err(code) => Err(io::Error::other(format!("{path}: error {code}"))),

@@ -74,6 +74,12 @@ pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Durat
     let connect = find(&url)?;
     let ttl = url.take_duration("ttl")?;
     ttl.map(check_ttl).transpose()?;
+    let ttl = match url.scheme.as_str() {
+        // A deployment may allow less than the usual ttl.
+        #[cfg(feature = "redlock")]
+        "redlock" => Some(redlock::default_ttl(&url, ttl)?),
+        _ => ttl,
+    };
     Ok((connect(url).await?, ttl))
 }
 

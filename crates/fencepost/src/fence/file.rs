@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, fsync, openat, renameat, unlinkat};
+use rustix::io::Errno;
 
 use super::record::{Record, Rule};
 use super::{Backend, Error, Result};
 use crate::backends::file::fork;
 use crate::backends::file::lockfile::LockFile;
 use crate::backends::file::place::{Access, Place, file_name_with};
+use crate::text::printable;
 use crate::url::StoreUrl;
 use crate::{FencingToken, Name};
 
@@ -25,6 +27,10 @@ const VALUE: &str = ".value";
 /// A value that has not got its name yet. One name is enough: only who has the flock writes it.
 const NEW: &str = ".new";
 const MAGIC: &str = "fencepost-fence 1";
+/// The largest value: each write and each activation reads or writes all of it.
+const LARGEST: u64 = 256 << 20;
+/// The same with its first line.
+const LARGEST_FILE: u64 = LARGEST + 64;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before another look at a flock: doubled from the first to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(10));
@@ -85,6 +91,14 @@ impl File {
     }
 
     async fn put(&self, resource: &Name, token: FencingToken, value: &[u8], rule: Rule) -> Result<()> {
+        if value.len() as u64 > LARGEST {
+            return Err(Error::invalid(format!(
+                "a value in a file may have at most {LARGEST} bytes, the one for `{}` has {}; keep large data elsewhere and a \
+                 reference to it here",
+                printable(resource.as_str()),
+                value.len()
+            )));
+        }
         let (resource, value) = (resource.clone(), value.to_vec());
         self.step(move |folder| folder.put(&resource, token, value, rule)).await
     }
@@ -114,7 +128,7 @@ impl Folder {
         record.admit(resource.as_str(), token, Rule::AtLeast)?;
         let on_disk = if record.highest == before {
             // Whoever gave the record its name may have been killed before that was on the disk.
-            fsync(&self.place.dir).map_err(|error| Trouble::After(error.into()))
+            self.place.sync().map_err(Trouble::After)
         } else {
             self.replace(resource, &record)
         };
@@ -146,15 +160,16 @@ impl Folder {
             while !guard.try_lock().map_err(failed)? {
                 if started.elapsed() >= self.timeout {
                     let why = format!(
-                        "`{name}` was in use for {:?}: a process was stopped in the middle of a write; resume or end it",
-                        self.timeout
+                        "`{name}` was in use for {}: a process was stopped in the middle of a write; resume \
+                         or end it",
+                        crate::format_duration(self.timeout)
                     );
                     return Err(unavailable(&self.label, why).into());
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(PAUSES.1);
             }
-            if guard.is_current().map_err(failed)? {
+            if guard.is_current(&self.place, &name).map_err(failed)? {
                 return Ok(guard);
             }
         }
@@ -162,22 +177,32 @@ impl Folder {
 
     fn read(&self, resource: &Name) -> Result<Record<Option<Vec<u8>>>> {
         let name = file_name_with(resource, VALUE);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mut bytes = Vec::new();
-        match openat(&self.place.dir, &name, flags, Mode::empty()) {
-            Err(rustix::io::Errno::NOENT) => return Ok(Record::default()),
-            Err(error) => return Err(unavailable(&self.label, io::Error::from(error)).into()),
-            Ok(file) => StdFile::from(file)
-                .read_to_end(&mut bytes)
-                .map_err(|error| unavailable(&self.label, error))?,
-        };
-        decode(bytes).ok_or_else(|| {
+        let unreadable = |why: &str| {
             let why = format!(
-                "`{name}` cannot be read: it is damaged, or of another version; restore it from a backup, since without it \
-                 stale holders would get in"
+                "`{name}` cannot be read: {why}; restore it from a backup, since without it stale holders would get in"
             );
-            crate::Error::Backend { store: self.label.clone(), source: why.into() }.into()
-        })
+            crate::Error::Backend { store: self.label.clone(), source: why.into() }
+        };
+        let failed = |error: io::Error| unavailable(&self.label, error);
+        // Without waiting, should it be a pipe.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = match openat(&self.place.dir, &name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(Record::default()),
+            Err(Errno::LOOP) => return Err(unreadable("it is a symbolic link").into()),
+            Err(error) => return Err(failed(error.into()).into()),
+        };
+        let stat = fstat(&file).map_err(|error| failed(error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(unreadable("it is no plain file").into());
+        }
+        if u64::try_from(stat.st_size).is_ok_and(|size| size > LARGEST_FILE) {
+            return Err(unreadable("it is larger than any value that is written here").into());
+        }
+        let mut bytes = Vec::new();
+        // Whoever writes into it, instead of replacing it, must not make us read for ever.
+        StdFile::from(file).take(LARGEST_FILE).read_to_end(&mut bytes).map_err(failed)?;
+        decode(bytes).ok_or_else(|| unreadable("it is damaged, or of another version").into())
     }
 
     /// Puts a record into the place of the one before, on the disk.
@@ -188,15 +213,12 @@ impl Folder {
         let _ = unlinkat(dir, &new, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut file = StdFile::from(openat(dir, &new, flags, self.place.mode).map_err(io::Error::from)?);
-        if self.place.access == Access::Shared {
-            // The umask has cut it.
-            fchmod(&file, self.place.mode).map_err(io::Error::from)?;
-        }
+        self.place.open_to_others(&file)?;
         file.write_all(header(record).as_bytes())?;
         file.write_all(record.value.as_deref().unwrap_or_default())?;
         fsync(&file).map_err(io::Error::from)?;
         renameat(dir, &new, dir, &name).map_err(io::Error::from)?;
-        fsync(dir).map_err(|error| Trouble::After(error.into()))
+        self.place.sync().map_err(Trouble::After)
     }
 }
 

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 
 use super::record::Rule;
 use super::{Backend, Error, Result, StaleToken, named};
-use crate::backends::redis::keys::beside;
-use crate::backends::redis::resp::Value;
-use crate::backends::redis::scripted::{Outcome, Scripted};
+use crate::backends::redis::driver::resp::Value;
+use crate::backends::redis::driver::script_client::{Outcome, ScriptClient};
+use crate::backends::redis::keys;
 use crate::url::StoreUrl;
 use crate::{FencingToken, Name};
 
@@ -33,7 +33,7 @@ pub const SCRIPT: &str = include_str!("guarded.lua");
 /// As a [`Fence`](super::Fence) it keeps values in keys of its own.
 #[derive(Debug)]
 pub struct Redis {
-    server: Scripted,
+    server: ScriptClient,
 }
 
 /// What a command answered.
@@ -67,7 +67,7 @@ impl Redis {
         if url.scheme == "rediss" && cfg!(not(feature = "tls")) {
             return Err(Error::invalid("TLS is not built in; build fencepost with the feature `tls`"));
         }
-        Ok(Self { server: Scripted::connect(url, SCRIPT).await? })
+        Ok(Self { server: ScriptClient::connect(url, SCRIPT).await? })
     }
 
     /// Records a token: the first thing that a new holder does, before it reads.
@@ -114,7 +114,7 @@ impl Redis {
     }
 
     fn key(&self, resource: &str, what: &str) -> String {
-        beside(&format!("{}fence:{resource}", self.server.prefix()), what)
+        keys::about(what, &format!("{}fence:{resource}", self.server.prefix()))
     }
 
     async fn ask(

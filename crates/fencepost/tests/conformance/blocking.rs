@@ -28,7 +28,7 @@ async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
         let error = locks.lock("a").wait(ms(200)).acquire().unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert_eq!(locks.show("a").unwrap().unwrap().note.as_deref(), Some("mine"));
-        assert_eq!(locks.list("").unwrap().len(), 1);
+        assert_eq!(locks.list("").unwrap().holders.len(), 1);
         assert!(matches!(guard.state(), State::Held { .. }));
         guard.extend().unwrap();
         let first = guard.token();

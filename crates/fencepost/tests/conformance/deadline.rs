@@ -101,7 +101,7 @@ async fn a_wait_sits_out_a_short_outage(stage: Stage) {
     });
     until("it waits", async || locks.stats().waiting_now == 1).await;
     // Until it has heard from the server, an outage is an error.
-    until("it queues", async || !stage.server().keys_like("{lock:a}:queue*").is_empty()).await;
+    until("it queues", async || !stage.server().keys_like("{lock:a}:waiting").is_empty()).await;
     // Answers come in order on one connection: with this one it has its own.
     locks.show("a").await.unwrap();
     proxy.reset();

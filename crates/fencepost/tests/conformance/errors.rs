@@ -4,7 +4,8 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use fencepost::{Error, Locks, Wait};
-use fencepost_testkit::redis::Server;
+use fencepost_testkit::etcd;
+use fencepost_testkit::redis::{self, Server};
 
 use crate::stage::{Stage, bounded, ms, patient, take};
 
@@ -141,6 +142,71 @@ async fn a_password_is_in_no_message() {
     ] {
         let error = Locks::connect(&url).await.unwrap_err();
         assert!(!everything(&error).contains(PASSWORD), "{error:?}");
+    }
+}
+
+/// The stores that know users, each with the URL of one who may log in by [`PASSWORD`].
+struct Guarded {
+    urls: Vec<String>,
+    _servers: (Server, redis::Fleet, etcd::Cluster, Vec<Stage>),
+}
+
+impl Guarded {
+    async fn start() -> Self {
+        let one = Server::config().user("alice", PASSWORD).start();
+        let fleet = redis::Fleet::start_with(3, |config| config.user("alice", PASSWORD));
+        let cluster = etcd::Cluster::config().password(PASSWORD).start(1);
+        let (zookeeper, postgres) = (Stage::zookeeper(), Stage::postgres());
+        let Stage::Zookeeper(part) = &zookeeper else { panic!("a stage of ZooKeeper") };
+        let Stage::Postgres(database) = &postgres else { panic!("a stage of PostgreSQL") };
+        let role = format!("alice_{}", database.psql("SELECT current_database()"));
+        database.psql(&format!("CREATE ROLE {role} LOGIN SUPERUSER PASSWORD '{PASSWORD}'"));
+        let (before, behind) = ("//postgres@", format!("//{role}:{PASSWORD}@"));
+        let sql = database.url();
+        assert!(sql.contains(before), "{sql}");
+        let urls = vec![
+            one.url(),
+            fleet.url(),
+            cluster.url(),
+            part.url().replace("//", &format!("//alice:{PASSWORD}@")),
+            sql.replace(before, &behind),
+        ];
+        assert!(urls.iter().all(|url| url.contains(PASSWORD)), "{urls:?}");
+        assert_eq!(Locks::init(&urls[1], false).await.unwrap().len(), 3);
+        Self { urls, _servers: (one, fleet, cluster, vec![zookeeper, postgres]) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_store_shows_its_password_to_a_developer_or_in_an_error() {
+    let guarded = Guarded::start().await;
+    for url in &guarded.urls {
+        let locks = bounded("connecting ends", Locks::connect(url)).await.unwrap();
+        let (lock, set) = (locks.lock("a"), locks.all(["b", "c"]));
+        let (one, both) = (lock.acquire().await.unwrap(), set.acquire().await.unwrap());
+        let shown = format!("{locks:?} {lock:?} {set:?} {one:?} {both:?} {:?}", locks.capabilities());
+        let pretty = format!("{locks:#?} {lock:#?} {set:#?} {one:#?} {both:#?}");
+        assert!(!shown.contains("horse") && !pretty.contains("horse"), "{shown} {pretty}");
+        one.release().await.unwrap();
+        both.release().await.unwrap();
+        // A login that is refused, a server that is not there, and a URL that makes no sense.
+        let wrong = url.replace(PASSWORD, "wrong-horse-battery");
+        let (login, rest) = url.split_once('@').unwrap();
+        let database = rest.split_once('/').map_or(String::new(), |(_, path)| format!("/{path}"));
+        let one = url.starts_with("redis:");
+        let hosts = if one { "127.0.0.1:1" } else { "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3" };
+        let absent = format!("{login}@{hosts}{database}");
+        let senseless = format!("{url}{}nope=1", if url.contains('?') { '&' } else { '?' });
+        for url in [wrong, absent, senseless] {
+            let outcome = match bounded("connecting ends", Locks::connect(&url)).await {
+                Ok(locks) => bounded("the try ends", locks.lock("a").try_acquire()).await.map(drop),
+                Err(error) => Err(error),
+            };
+            // ZooKeeper lets everybody log in, and looks at the login when a node is used.
+            if let Err(error) = outcome {
+                assert!(!everything(&error).contains("horse"), "{error:?}");
+            }
+        }
     }
 }
 

@@ -125,3 +125,15 @@ async fn an_acquire_dropped_while_its_answer_is_under_way_is_undone() {
     assert!(acquire.await.unwrap_err().is_cancelled());
     assert_eq!(store.held(), 0);
 }
+
+#[tokio::test]
+async fn a_renewal_by_handle_without_an_answer_has_an_unknown_outcome() {
+    let store = Store::new();
+    let locks = store.locks().unwrap();
+    let handle = locks.lock("a").ttl(LONG).acquire().await.unwrap().detach().await.unwrap();
+    store.lose_answers(Call::Renew, 1);
+    let error = locks.extend(&handle, LONG).await.unwrap_err();
+    assert!(matches!(&error, Error::Uncertain { .. }), "{error}");
+    locks.extend(&handle, LONG).await.unwrap();
+    locks.release(&handle).await.unwrap();
+}

@@ -1,6 +1,6 @@
 //! An operator takes a lock back; its holder learns the reason.
 
-use fencepost::{Error, Loss};
+use fencepost::{Error, ForceRelease, Loss};
 
 use crate::stage::{Stage, becomes_free, bounded, ms, patient, take};
 
@@ -9,6 +9,7 @@ on_every_store!(
     with_now_the_lock_is_free_while_the_victim_still_lives,
     a_lock_that_nobody_holds_cannot_be_taken_back,
     a_politely_revoked_lock_is_not_free_before_its_holder_lets_go,
+    a_force_release_that_names_a_token_takes_the_lock_from_nobody_else,
 );
 
 fn reason() -> Loss {
@@ -29,7 +30,8 @@ async fn the_victim_learns_the_reason(stage: Stage) {
 async fn with_now_the_lock_is_free_while_the_victim_still_lives(stage: Stage) {
     let (locks, operator) = (stage.locks().await, stage.locks().await);
     let victim = patient(&locks, "a").renew_every(ms(100)).acquire().await.unwrap();
-    let revoked = operator.force_release_now("a", "host is being drained").await.unwrap().unwrap();
+    let revoked =
+        operator.force_release("a", ForceRelease::now("host is being drained")).await.unwrap().unwrap();
     assert!(revoked.freed);
     let next = take(&operator, "a").await;
     let why = bounded("the victim learns it", victim.lost()).await;
@@ -43,7 +45,7 @@ async fn with_now_the_lock_is_free_while_the_victim_still_lives(stage: Stage) {
 async fn a_lock_that_nobody_holds_cannot_be_taken_back(stage: Stage) {
     let locks = stage.locks().await;
     assert_eq!(locks.force_release("a", "x").await.unwrap(), None);
-    assert_eq!(locks.force_release_now("a", "x").await.unwrap(), None);
+    assert_eq!(locks.force_release("a", ForceRelease::now("x")).await.unwrap(), None);
     becomes_free(&locks, "a").await;
     assert_eq!(locks.force_release("a", "x").await.unwrap(), None);
 }
@@ -59,5 +61,23 @@ async fn a_politely_revoked_lock_is_not_free_before_its_holder_lets_go(stage: St
     }
     assert!(matches!(victim.extend().await, Err(Error::Lost { .. })));
     drop(victim);
+    becomes_free(&operator, "a").await;
+}
+
+async fn a_force_release_that_names_a_token_takes_the_lock_from_nobody_else(stage: Stage) {
+    let (locks, operator) = (stage.locks().await, stage.locks().await);
+    let before = take(&locks, "a").await;
+    let seen = before.token();
+    before.release().await.unwrap();
+    assert_eq!(operator.force_release("a", ForceRelease::now("stuck").if_token(seen)).await.unwrap(), None);
+    let holder = take(&locks, "a").await;
+    for how in [ForceRelease::ask("stuck"), ForceRelease::now("stuck")] {
+        let error = operator.force_release("a", how.if_token(seen)).await.unwrap_err();
+        assert!(matches!(&error, Error::Changed { .. }), "{error}");
+        assert_eq!(error.holder().and_then(|holder| holder.token), Some(holder.token()));
+    }
+    holder.extend().await.unwrap();
+    let how = ForceRelease::now("stuck").if_token(holder.token());
+    assert!(operator.force_release("a", how).await.unwrap().unwrap().token > holder.token());
     becomes_free(&operator, "a").await;
 }

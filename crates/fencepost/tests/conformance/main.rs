@@ -26,6 +26,7 @@ mod detach;
 mod exclusion;
 mod faults;
 mod force_release;
+mod handles;
 mod listing;
 mod names;
 mod retry;

@@ -194,7 +194,10 @@ impl Stage {
             Self::Zookeeper(part) => {
                 let folder = format!("{}/fencepost/{name}", part.chroot);
                 let mut client = part.server.client();
-                let first = client.children(&folder).unwrap().swap_remove(0);
+                // The first to come has the smallest number, which its name ends with.
+                let mut children = client.children(&folder).unwrap();
+                children.sort_by_key(|child| child[child.len() - 10..].to_owned());
+                let first = children.swap_remove(0);
                 assert!(client.delete(&format!("{folder}/{first}")).unwrap());
             }
             Self::Postgres(database) => {
@@ -221,7 +224,7 @@ impl Stage {
             Self::Memory(store) => until("no lock is held", async || store.held() == 0).await,
             Self::File(_) => {
                 let locks = self.locks().await;
-                until("no lock is held", async || locks.list("").await.unwrap().is_empty()).await;
+                until("no lock is held", async || locks.list("").await.unwrap().holders.is_empty()).await;
             }
             Self::Redis(server) => {
                 until("no key is left", async || server.keys_like("lock:*").is_empty()).await

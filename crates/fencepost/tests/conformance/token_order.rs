@@ -66,7 +66,7 @@ async fn tokens_grow_across_abandoned_attempts(stage: Stage) {
 async fn the_token_of_a_force_release_lies_between_the_victim_and_the_next(stage: Stage) {
     let locks = stage.locks().await;
     let victim = take(&locks, "a").await;
-    let revoked = locks.force_release_now("a", "test").await.unwrap().unwrap();
+    let revoked = locks.force_release("a", fencepost::ForceRelease::now("test")).await.unwrap().unwrap();
     assert!(revoked.token > victim.token());
     drop(victim);
     assert!(take(&locks, "a").await.token() > revoked.token);
@@ -138,7 +138,7 @@ async fn a_counter_outlives_its_lock_but_not_for_ever(stage: Stage) {
     becomes_free(&locks, "a").await;
     let left: u64 = stage.server().cli(&["PTTL", &counter(&stage)]).parse().unwrap();
     let hour = 3_600_000;
-    assert!((23 * hour..=25 * hour).contains(&left), "{left}");
+    assert!((hour / 2..=hour).contains(&left), "{left}");
 }
 
 async fn tokens_grow_when_all_files_were_removed(stage: Stage) {

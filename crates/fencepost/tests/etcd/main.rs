@@ -8,6 +8,7 @@ mod answers;
 mod cluster;
 mod connecting;
 mod fork;
+mod handles;
 mod leases;
 mod operator;
 mod queue;

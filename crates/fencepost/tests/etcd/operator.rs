@@ -16,7 +16,7 @@ async fn those_who_waited_before_a_force_release_get_larger_tokens_than_the_oper
         let waiters = [waiter(patient(&one, "a"), &one).await, waiter(patient(&two, "a"), &two).await];
         until("they are in the queue", async || cluster.keys("a/").len() == 3).await;
         let revoked = match now {
-            true => locks.force_release_now("a", "enough").await,
+            true => locks.force_release("a", fencepost::ForceRelease::now("enough")).await,
             false => locks.force_release("a", "enough").await,
         };
         let revoked = revoked.unwrap().unwrap();
@@ -71,7 +71,10 @@ async fn a_force_release_whose_answer_is_lost_does_not_hit_the_next_holder() {
     // Slow enough to see that it has looked, before it acts.
     proxy.delay(ms(300));
     let looks = cluster[0].requests("LeaseTimeToLive");
-    let release = tokio::spawn(async move { operator.force_release_now("a", "enough").await });
+    let release =
+        tokio::spawn(
+            async move { operator.force_release("a", fencepost::ForceRelease::now("enough")).await },
+        );
     until("it has looked", async || cluster[0].requests("LeaseTimeToLive") > looks).await;
     proxy.hold_answers();
     bounded("the victim learns it", victim.lost()).await;
@@ -84,4 +87,83 @@ async fn a_force_release_whose_answer_is_lost_does_not_hit_the_next_holder() {
     assert_eq!(rival.show("a").await.unwrap().unwrap().revoked, None);
     next.extend().await.unwrap();
     next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_force_release_takes_nothing_from_whoever_came_after_the_one_it_found() {
+    for waits in [true, false] {
+        let cluster = Cluster::start(1);
+        let proxy = Proxy::start(cluster[0].addr());
+        let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+        let operator = connect(&format!("{}?timeout=10s", cluster.url_at(&proxy.addr().to_string()))).await;
+        let victim = take(&locks, "a").await;
+        // Slow enough to see that it has looked, before it acts.
+        proxy.delay(ms(300));
+        let looks = cluster[0].requests("LeaseTimeToLive");
+        let release =
+            tokio::spawn(
+                async move { operator.force_release("a", fencepost::ForceRelease::now("stuck")).await },
+            );
+        until("it has looked", async || cluster[0].requests("LeaseTimeToLive") > looks).await;
+        victim.release().await.unwrap();
+        let next = if waits { Some(take(&rival, "a").await) } else { None };
+        let outcome = bounded("the operator is told", release).await.unwrap();
+        match next {
+            None => assert_eq!(outcome.unwrap(), None),
+            Some(next) => {
+                let error = outcome.unwrap_err();
+                assert!(matches!(error, Error::Changed { .. }), "{error}");
+                assert_eq!(error.holder().and_then(|holder| holder.token), Some(next.token()));
+                next.extend().await.unwrap();
+                assert_eq!(rival.show("a").await.unwrap().unwrap().revoked, None);
+                next.release().await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_a_full_cluster_can_still_be_freed_at_once() {
+    let cluster = Cluster::config().quota(16 << 20).start(1);
+    let (locks, operator) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let handle = take(&locks, "b").await.detach().await.unwrap();
+    let victim = take(&locks, "a").await;
+    let megabyte = "x".repeat(1 << 20);
+    until("it is full", async || {
+        cluster.etcdctl_with(&["put", "junk"], &megabyte);
+        cluster.etcdctl(&["alarm", "list"]).contains("NOSPACE")
+    })
+    .await;
+    for error in [
+        locks.lock("c").try_acquire().await.map(drop).unwrap_err(),
+        operator.force_release("a", "stuck").await.map(drop).unwrap_err(),
+    ] {
+        assert!(matches!(&error, Error::Config { message } if message.contains("quota")), "{error}");
+    }
+    victim.extend().await.unwrap();
+    let how = fencepost::ForceRelease::now("stuck");
+    let revoked = operator.force_release("a", how).await.unwrap().unwrap();
+    assert!(revoked.freed && revoked.token > victim.token());
+    assert_eq!(bounded("the victim learns it", victim.lost()).await, Loss::Taken);
+    // Nor does a handle need space.
+    operator.extend(&handle, crate::stage::LONG).await.unwrap();
+    operator.release(&handle).await.unwrap();
+    assert_eq!(operator.list("").await.unwrap().holders, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_as_large_as_a_cluster_takes_hide_no_others_from_a_list() {
+    let cluster = Cluster::start(1);
+    let locks = connect(&cluster.url()).await;
+    let held = take(&locks, "a").await;
+    let granted = cluster.etcdctl(&["lease", "grant", "600"]);
+    let lease = granted.split(' ').nth(1).unwrap();
+    let large = "x".repeat(1_500_000);
+    for number in 0..14 {
+        let words = ["put", "--lease", lease, &format!("large{number:02}/{lease}")];
+        assert_eq!(cluster.etcdctl_with(&words, &large), "OK");
+    }
+    let listed = locks.list("").await.unwrap().holders;
+    assert_eq!(listed.len(), 15);
+    assert_eq!((listed[0].owner, listed[1].owner), (Some(held.owner()), None));
 }

@@ -182,3 +182,46 @@ async fn a_damaged_file_is_reported_and_not_touched() {
     std::fs::write(&path, whole).unwrap();
     assert!(fence.resource("a").activate(token(6)).await.is_err());
 }
+
+/// Lets go of whoever waits in the opening of a pipe, so that a test that fails comes to its end.
+struct Unblock(std::path::PathBuf);
+
+impl Drop for Unblock {
+    fn drop(&mut self) {
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        let _ = rustix::fs::open(&self.0, flags, rustix::fs::Mode::empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_plain_file_or_larger_than_any_value_is_refused_at_once() {
+    let folder = Folder::new("file");
+    let fence = open(folder.path()).await;
+    let path = |name: &str| folder.path().join(name);
+    let pipe = |name: &str| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, path(name), mode).unwrap();
+    };
+    pipe("pipe.value");
+    pipe("turn.guard");
+    let _unblock = Unblock(path("pipe.value"));
+    std::fs::create_dir(path("folder.value")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", path("link.value")).unwrap();
+    std::fs::File::create(path("huge.value")).unwrap().set_len(6 << 30).unwrap();
+    for (name, why) in [
+        ("pipe", "no plain file"),
+        ("turn", "not a plain file"),
+        ("folder", "no plain file"),
+        ("link", "symbolic link"),
+        ("huge", "larger"),
+    ] {
+        let resource = fence.resource(name);
+        let error = bounded(name, resource.activate(token(7))).await.unwrap_err();
+        assert!(matches!(error, Error::Failed(_)) && error.to_string().contains(why), "{name}: {error}");
+    }
+    // Who can write a value can read it.
+    let active = fence.resource("a").activate(token(7)).await.unwrap();
+    let error = active.write(vec![0; (256 << 20) + 1]).await.unwrap_err();
+    assert!(matches!(error, Error::Failed(fencepost::Error::Invalid { .. })), "{error}");
+    active.write("money").await.unwrap();
+}

@@ -5,6 +5,7 @@
 mod begin;
 mod docs;
 mod file;
+mod hostile;
 mod http;
 mod http_ends;
 mod interleavings;

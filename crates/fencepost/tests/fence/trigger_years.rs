@@ -227,14 +227,15 @@ fn the_migration_leaves_tables_of_others_protected_as_they_were() {
     database.psql(&format!("ALTER TABLE account OWNER TO {role}"));
     let owner = format!("owner_{}", database.name);
     database.psql(&format!(
-        "CREATE ROLE {owner}; GRANT CREATE ON DATABASE {} TO {owner}; ALTER SCHEMA fencepost_fence OWNER TO {owner}; \
+        "CREATE ROLE {owner} LOGIN; GRANT CREATE ON DATABASE {} TO {owner}; ALTER SCHEMA fencepost_fence OWNER TO {owner}; \
          ALTER TABLE fencepost_fence.guards OWNER TO {owner}; \
          DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'fencepost_fence'::regnamespace \
          LOOP EXECUTE format('ALTER FUNCTION %s OWNER TO {owner}', f); END LOOP; END $$",
         database.name
     ));
-    let again = format!("SET ROLE {owner}; {}", fencepost::fence::postgres::MIGRATION);
-    database.psql(&again);
+    let mut psql = database.server.psql_command(&database.name);
+    let again = psql.args(["-U", &owner, "-c", fencepost::fence::postgres::MIGRATION]).output().unwrap();
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     assert_eq!(functions(&database, "account"), "mark guard");
     assert!(database.refused("UPDATE account SET fence = 41").contains("FP010"));
     database.psql("UPDATE account SET fence = 43");

@@ -1,220 +1,197 @@
-//! The rules that the scripts and the client follow, each of which a mutant drops, and what a search may do.
+//! The rules of the protocol, each of which can be switched off, and the limits of a search.
 
-use crate::state::{Line, OWNERS, Owner, Phase, Place, ROWS, State};
+use crate::state::{DRIFT, Grant, Id, Key, Line, Link, OWNERS, Owner, Phase, State, Store, TTL};
 
-/// `true`: as it should be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// A push counts only if its token is above the counter in the last answer (`claim.rs`, `hint`).
-    pub(crate) push_above_counter: bool,
-    /// Its short term counts from when the request of that answer was sent (`claim.rs`, `hint`).
-    pub(crate) push_from_send: bool,
-    /// Any other validity counts from the send, too (`lease.rs`).
-    pub(crate) grant_from_send: bool,
-    /// And ends before the server's timer can (`lease.rs`).
-    pub(crate) drift: bool,
-    /// Lost is final, whatever a late answer says (`lease.rs`, `renewed`).
-    pub(crate) lost_is_final: bool,
-    /// `renew.lua` leaves the lock of another owner alone, and a lock that is gone, gone.
-    pub(crate) renew_checks_owner: bool,
+    // --- the script
+    /// `renew`, `free` and `attach` name the token.
+    pub(crate) renew_names_token: bool,
+    pub(crate) free_names_token: bool,
+    pub(crate) attach_names_token: bool,
+    pub(crate) renew_names_identity: bool,
     pub(crate) renew_never_creates: bool,
-    /// `renew.lua`, and a `wait` or `try`, never shorten.
-    pub(crate) renew_never_shortens: bool,
-    /// `renew.lua` refuses what was revoked.
-    pub(crate) renew_sees_revocation: bool,
-    /// `free` and `hand` only touch the lock of the owner they are for.
-    pub(crate) release_checks_owner: bool,
-    pub(crate) hand_over_checks_owner: bool,
-    /// `wait` and `try` set the full ttl when they find the caller already granted.
-    pub(crate) regrant_extends: bool,
-    /// Every grant raises the counter (`turn.lua`, `prelude.lua`).
-    pub(crate) push_raises_counter: bool,
-    pub(crate) hand_over_raises_counter: bool,
-    /// Each acquisition has a new owner.
-    pub(crate) owner_is_fresh: bool,
-    /// A waiter that gives up says so, right behind what it asked (`claim.rs`, `drop`).
-    pub(crate) leave_is_sent: bool,
-    pub(crate) leave_is_behind: bool,
-    /// A lock handed to a waiter that has left is given back for it (`hold.rs`, `release`).
-    pub(crate) left_is_passed_on: bool,
-    /// A waiter that leaves while it is chosen, or was without learning what came of it, undoes the hand-over; and
-    /// an answer that there is nothing to undo does not settle it while the hand-over may still arrive.
-    pub(crate) unheard_is_undone: bool,
-    pub(crate) unheard_is_undone_for_good: bool,
-    /// What the server grants to one that is chosen alone counts only if it was asked for since then (`seat.rs`, `serve`).
-    pub(crate) chosen_asks_again: bool,
-    /// A hand-over to one that has asked behind it, and was told of another holder, is lost (`claim.rs`, `wait`).
-    pub(crate) lost_hand_over_is_declined: bool,
-    /// A row has an identity that no member has (`row.rs`).
-    pub(crate) row_has_an_identity: bool,
-    /// It takes a token for each (`turn.lua`, `hand`).
-    pub(crate) row_raises_counter_for_each: bool,
-    /// A turn is valid by the row's last answered request, not by when it comes (`row.rs`, `turn`).
-    pub(crate) row_from_send: bool,
-    /// Who has handed the lock on does not give it back (`hold.rs`, `release`).
-    pub(crate) passed_is_not_given_back: bool,
-    /// A release that was not answered gives back what the row may have, behind what it had itself (`hold.rs`, `give`).
-    pub(crate) unheard_row_is_given_back: bool,
-    pub(crate) old_identity_first: bool,
-    /// A member leaves the queue before its turn becomes a hold, unless the hand-over has taken it out (`claim.rs`,
-    /// `wait`), which it has if the counter in its last answer was not yet the row's (`claim.rs`,
-    /// `may_stand_in_queue`).
-    pub(crate) members_quit: bool,
-    pub(crate) taken_out_by_counter: bool,
+    pub(crate) asked_is_not_renewed: bool,
+    /// A holder that was asked can still give back.
+    pub(crate) asked_is_freed: bool,
+    /// `attach` goes on under the new identity.
+    pub(crate) attach_changes_identity: bool,
+    pub(crate) attach_can_be_repeated: bool,
+    /// `again` finds its own grant, and extends it.
+    pub(crate) again_finds_its_grant: bool,
+    pub(crate) again_extends: bool,
+    pub(crate) push_draws_token: bool,
+    /// Listeners are counted before the push, not by it.
+    pub(crate) counted_first: bool,
+    pub(crate) token_above_fence: bool,
+    pub(crate) token_from_clock: bool,
+    // --- the client
+    /// A push is believed only above the holder's token of the last answer, and from when that was asked for.
+    pub(crate) push_above_seen: bool,
+    pub(crate) push_from_send: bool,
+    pub(crate) grant_from_send: bool,
+    pub(crate) drift: bool,
+    /// A grant that nobody has a guard for is given back, by identity and token.
+    pub(crate) unwanted_is_freed: bool,
+    pub(crate) unwanted_is_freed_by_token: bool,
+    /// Whoever gives up leaves, on the link of what it undoes.
+    pub(crate) leaves: bool,
+    pub(crate) leaves_on_the_same_link: bool,
+    /// A link that says `READONLY` has ended.
+    pub(crate) readonly_ends_the_link: bool,
+    /// A waiter looks again without a push.
+    pub(crate) looks: bool,
 }
 
 impl Rules {
     pub(crate) const ALL: Self = Self {
-        push_above_counter: true,
+        renew_names_token: true,
+        free_names_token: true,
+        attach_names_token: true,
+        renew_names_identity: true,
+        renew_never_creates: true,
+        asked_is_not_renewed: true,
+        asked_is_freed: true,
+        attach_changes_identity: true,
+        attach_can_be_repeated: true,
+        again_finds_its_grant: true,
+        again_extends: true,
+        push_draws_token: true,
+        counted_first: true,
+        token_above_fence: true,
+        token_from_clock: true,
+        push_above_seen: true,
         push_from_send: true,
         grant_from_send: true,
         drift: true,
-        lost_is_final: true,
-        renew_checks_owner: true,
-        renew_never_creates: true,
-        renew_never_shortens: true,
-        renew_sees_revocation: true,
-        release_checks_owner: true,
-        hand_over_checks_owner: true,
-        regrant_extends: true,
-        push_raises_counter: true,
-        hand_over_raises_counter: true,
-        owner_is_fresh: true,
-        leave_is_sent: true,
-        leave_is_behind: true,
-        left_is_passed_on: true,
-        unheard_is_undone: true,
-        unheard_is_undone_for_good: true,
-        chosen_asks_again: true,
-        lost_hand_over_is_declined: true,
-        row_has_an_identity: true,
-        row_raises_counter_for_each: true,
-        row_from_send: true,
-        passed_is_not_given_back: true,
-        unheard_row_is_given_back: true,
-        old_identity_first: true,
-        members_quit: true,
-        taken_out_by_counter: true,
+        unwanted_is_freed: true,
+        unwanted_is_freed_by_token: true,
+        leaves: true,
+        leaves_on_the_same_link: true,
+        readonly_ends_the_link: true,
+        looks: true,
     };
-
-    /// What the server has the lock under that one hands to its next row.
-    pub(crate) fn row_value(&self, by: u8, rows: u8, first: u8) -> u8 {
-        if self.row_has_an_identity { ROWS * (1 + rows) + by } else { first }
-    }
 }
 
 /// Who takes part and what may happen, how often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The process of each owner; fewer than [`OWNERS`] if the rest stays away.
-    pub(crate) processes: &'static [u8],
+    pub(crate) owners: u8,
+    /// At the beginning the first has the lock.
+    pub(crate) held: bool,
     /// The last owner tries instead of waiting.
     pub(crate) last_tries: bool,
-    /// Further questions, and renewals, of each owner.
-    pub(crate) asks: u8,
+    /// Looks, and renewals, of each owner.
+    pub(crate) looks: u8,
     pub(crate) renewals: u8,
-    /// Connections that end, and whose they may be.
+    /// Links that end: waiters' and keepers'.
     pub(crate) breaks: u8,
-    pub(crate) breakers: &'static [u8],
-    /// A question that was unanswered then is repeated by the same owner over a new connection; else, as the store does,
-    /// the attempt ends.
-    pub(crate) repeats: bool,
-    /// Waiters that give up.
+    /// The server may take an ended link for a live one.
+    pub(crate) ghosts: bool,
+    /// After a lost link: what is unanswered is undone, and the attempt goes on under a new identity. Else it looks again.
+    pub(crate) renames: bool,
+    /// Requests of an attempt that may be under way at a time.
+    pub(crate) requests: u8,
     pub(crate) cancels: u8,
-    /// Releases that are dropped while unanswered and go on in the background.
-    pub(crate) aborts: u8,
-    /// Revocations, by `ask` or by `now`.
+    /// Force-releases, by `ask` or by `seize`.
     pub(crate) revocations: u8,
-    pub(crate) revoke_now: bool,
-    /// Times that the key disappears before its time.
+    /// Times that the lock's key disappears before its time.
     pub(crate) vanishings: u8,
-    /// Hand-overs at the last turn of a process.
-    pub(crate) last_turns: bool,
-    /// At the beginning the first has the lock, and the others of its process have begun to wait for it.
-    pub(crate) begun: bool,
+    /// Pushes that arrive once more, at any time.
+    pub(crate) strays: u8,
+    /// Promotions of the replica, and back. In sync; or of what it had some time ago, while the old one goes on.
+    pub(crate) failovers: u8,
+    pub(crate) lag: bool,
+    /// Locks that are detached, to be attached by any owner that has not begun; or their handle is copied, and the
+    /// guard goes on.
+    pub(crate) detaches: u8,
+    pub(crate) copied: bool,
+    /// Ticks that the clocks go on for; 0: there are none, and tokens are counted.
+    pub(crate) ticks: u8,
+    pub(crate) skew: [i8; 2],
+    /// Times that a server forgets everything, and that its clock goes back.
+    pub(crate) losses: u8,
+    pub(crate) steps_back: u8,
 }
 
 impl Limits {
     pub(crate) const NONE: Self = Self {
-        processes: &[0, 1],
+        owners: 2,
+        held: false,
         last_tries: false,
-        asks: 1,
+        looks: 1,
         renewals: 0,
         breaks: 0,
-        breakers: &[0],
-        repeats: true,
+        ghosts: false,
+        renames: false,
+        requests: 1,
         cancels: 0,
-        aborts: 0,
         revocations: 0,
-        revoke_now: false,
         vanishings: 0,
-        last_turns: false,
-        begun: false,
+        strays: 0,
+        failovers: 0,
+        lag: false,
+        detaches: 0,
+        copied: false,
+        ticks: 0,
+        skew: [0, 0],
+        losses: 0,
+        steps_back: 0,
     };
 
-    /// Whether it is this owner's turn to begin. Of owners that differ only in their number the smallest begins.
-    pub(crate) fn may_start(&self, state: &State, owner: usize) -> bool {
-        // Then they differ: only some connections end.
-        let numbers_matter = self.breaks > 0;
-        numbers_matter
-            || !(0..owner).any(|other| state.owners[other].phase == Phase::Idle && self.alike(other, owner))
-    }
-
-    fn alike(&self, one: usize, other: usize) -> bool {
-        let size =
-            |of: usize| self.processes.iter().filter(|process| **process == self.processes[of]).count();
-        let tries = |of: usize| self.last_tries && of + 1 == self.processes.len();
-        let together = self.processes[one] == self.processes[other];
-        (together || size(one) == 1 && size(other) == 1) && tries(one) == tries(other)
-    }
-
     pub(crate) fn start(&self) -> State {
-        let idle = Owner {
+        let owner = |index| Owner {
             phase: Phase::Idle,
-            age: 0,
-            counter: None,
-            was_first: false,
-            letter: None,
-            left: 0,
-            token: 0,
-            turn: None,
-            renewing: false,
-            revoked: false,
-            asked: false,
-            knew: false,
-            place: Place::None,
-            uncertain: false,
-            value: 0,
-            also: None,
-            second: false,
-            rows: 0,
-            to: None,
-            repeated: false,
-            last: false,
-            asks: self.asks,
-            renewals: self.renewals,
-            lives: 1,
-            connected: true,
-            up: Line::EMPTY,
-            down: Line::EMPTY,
-            late: Line::EMPTY,
-            stray: None,
+            id: Id { owner: index, life: 0 },
             floor: 0,
+            seen: None,
+            age: 0,
+            asking: 0,
+            token: 0,
+            left: 0,
+            renewing: false,
+            waiter: Link::to(0),
+            keeper: Link::to(0),
+            late: Line::EMPTY,
+            ghost: None,
+            stray: None,
+            looks: self.looks,
+            renewals: self.renewals,
         };
-        State {
-            key: None,
-            counter: 0,
-            queue: Line::EMPTY,
-            owners: [idle; OWNERS],
-            row: None,
-            row_letter: None,
+        let empty = Store { key: None, queue: Line::EMPTY, fence: 0 };
+        let mut state = State {
+            stores: [empty; 2],
+            writable: [true, false],
+            primary: 0,
+            owners: [owner(0), owner(1), owner(2)],
             used: 0,
-            overslept: false,
+            newest: 0,
+            taken: 0,
+            handle: None,
+            now: 0,
+            newest_then: 0,
+            skew: self.skew,
+            split: false,
             breaks: self.breaks,
             cancels: self.cancels,
-            aborts: self.aborts,
             revocations: self.revocations,
             vanishings: self.vanishings,
+            strays: self.strays,
+            failovers: self.failovers,
+            losses: self.losses,
+            steps_back: self.steps_back,
+            detaches: self.detaches,
+        };
+        if self.held {
+            let grant = Grant { id: Id { owner: 0, life: 0 }, token: 1 };
+            state.stores =
+                [Store { key: Some(Key { grant, left: TTL, asked: false }), queue: Line::EMPTY, fence: 1 };
+                    2];
+            let first = &mut state.owners[0];
+            (first.phase, first.token, first.left) = (Phase::Holding, 1, TTL - DRIFT);
+            (state.used, state.newest) = (2, 1);
         }
+        debug_assert!(usize::from(self.owners) <= OWNERS, "there is room for {OWNERS}");
+        state
     }
 }

@@ -8,50 +8,46 @@ use std::hash::{Hash, Hasher};
 use crate::check;
 use crate::rules::{Limits, Rules};
 use crate::state::State;
-use crate::step::{self, Step};
+use crate::step::{Next, Step, Steps};
 
 /// A promise, and what a search is asked to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
-    /// At most one guard says held.
+    /// At most one guard says held, and what it has is at the server. Not promised of a guard whose lock was seized, or
+    /// disappeared; nor after a server has forgotten what it granted.
     Exclusion,
-    /// Tokens are unique, and larger than those of all guards that existed when the acquisition began.
+    /// Tokens are unique, and larger than those of all guards that existed when the acquisition began. With clocks: that
+    /// existed a tick before.
     Order,
-    /// Who holds has the largest token of all, and the order of guards is the order of tokens.
-    Newest,
-    /// A lease grows only by a renewal that the server answered while no newer token existed.
-    NoStaleRenewal,
-    /// When everybody has gone and all is answered, nothing is left at the server. Not promised if somebody slept through a lease
-    /// that another one of its process had handed to it, or might have: the server may serve it meanwhile by its own identity.
+    /// No renewal or attachment of a grant is answered with yes when the server has another one, or none, or was told to
+    /// revoke it.
+    NoRevival,
+    /// When everybody has gone and all is answered, nothing is left at the server. Not promised if a link has ended: then
+    /// for the term of a lock.
     NothingLeft,
-    /// When everybody has gone, whatever was lost on the way, a new waiter gets the lock within bounded time.
-    FreedInTime,
+    /// A waiter that looks again is granted the lock within the terms of who is before it.
+    NotStranded,
 }
 
 /// Something that a search has to come across, or its silence means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sight {
-    PushUsed,
-    OldPushRefused,
-    HandOverUsed,
-    AnotherProcessGotItsTurn,
-    PassedOnForOneThatLeft,
-    GrantedUnheard,
+    PushBelieved,
+    PushNotBelieved,
+    PushLeftToItsAnswer,
+    PushedToNobody,
     UnreachableSkipped,
-    LateRequestServed,
-    StrayPushRead,
+    GrantFound,
+    UnwantedFreed,
+    LateServed,
     Renewed,
+    RenewalRefused,
     LostInTime,
-    LateRenewalRefused,
     RevocationHeard,
-    TurnTaken,
-    TurnPassed,
-    HasQuit,
-    RowCutShort,
-    RowGivenBackUnheard,
-    ServedMemberEndsRow,
-    RowRevoked,
-    TurnGivenUp,
+    AskedBeforeItKnew,
+    Attached,
+    AttachRefused,
+    ReadOnly,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,19 +73,26 @@ pub(crate) struct Outcome {
 
 /// Searches everything that `limits` allow.
 pub(crate) fn search(rules: &Rules, limits: &Limits, promises: &[Promise]) -> Outcome {
-    let start = step::start(limits);
+    let start = limits.start();
     let mut seen = HashSet::from([fingerprint(&start)]);
     // The way to a state, as the index of the one before it; the states themselves are kept only while they wait.
-    let mut ways: Vec<(usize, Step)> = vec![(0, Step::Start(0))];
+    let mut ways: Vec<(usize, Step)> = vec![(0, Step::Begin)];
     let mut waiting = VecDeque::from([(0, start)]);
     let mut sights = Sights::default();
     let mut next = Vec::new();
     while let Some((index, state)) = waiting.pop_front() {
         next.clear();
-        step::all(&state, rules, limits, &mut sights, &mut next);
-        for step::Next { step, state, broken } in &next {
-            let broken =
-                broken.iter().copied().chain(check::broken(state, limits)).find(|one| promises.contains(one));
+        Steps { from: &state, rules, limits, sights: &mut sights, next: &mut next }.all();
+        for Next { step, state, broken } in &mut next {
+            state.forget();
+            if limits.ticks == 0 {
+                state.count_tokens_anew();
+            }
+            let broken = broken
+                .iter()
+                .copied()
+                .chain(check::broken(state, rules, limits))
+                .find(|one| promises.contains(one));
             if let Some(promise) = broken {
                 ways.push((index, *step));
                 return Outcome { states: seen.len(), sights, broken: Some((promise, way(&ways))) };

@@ -1,203 +1,239 @@
-//! The scripts, line by line as in `src/backends/redis/*.lua`, and the server's timer.
+//! The steps of `src/backends/redis/scripts/ops.lua`, and whom its pushes reach.
 
-use crate::rules::Rules;
-use crate::search::{Sight, Sights};
-use crate::state::{Heirs, Key, Message, Phase, ROWS, Request, RowLetter, State, TERM, TTL};
+use crate::rules::{Limits, Rules};
+use crate::search::{Promise, Sight, Sights};
+use crate::state::{Body, Grant, Id, Key, Message, State, Store, TERM, TTL, UNITS, Verb};
 
-/// One run of a script.
+/// One call of the script.
 pub(crate) struct Server<'a> {
     pub(crate) state: &'a mut State,
+    pub(crate) at: u8,
     pub(crate) rules: &'a Rules,
-    /// Whether the server still takes an ended connection for a live one, so that a push to it counts as received.
-    pub(crate) deceived: bool,
+    pub(crate) limits: &'a Limits,
     pub(crate) sights: &'a mut Sights,
+    pub(crate) broken: Option<Promise>,
 }
 
 impl Server<'_> {
-    pub(crate) fn run(&mut self, caller: u8, request: Request) -> Message {
-        match request {
-            Request::Ask => self.acquire(caller, true),
-            Request::Try => self.acquire(caller, false),
-            Request::Leave => {
-                self.unqueue(caller);
-                Message::Left(self.release(caller))
+    fn index(&self) -> usize {
+        usize::from(self.at)
+    }
+
+    fn store(&mut self) -> &mut Store {
+        &mut self.state.stores[usize::from(self.at)]
+    }
+
+    fn key(&self) -> Option<Key> {
+        self.state.stores[self.index()].key
+    }
+
+    pub(crate) fn run(&mut self, verb: Verb) -> Body {
+        if !self.state.writable[self.index()] {
+            return self.read_only(verb);
+        }
+        match verb {
+            Verb::Try(id) => self.acquire(id, false, false),
+            Verb::Wait(id) => self.acquire(id, true, false),
+            Verb::Again(id) => self.acquire(id, true, true),
+            Verb::Leave(id) => self.leave(id),
+            Verb::Change(old, new) => {
+                self.leave(old);
+                self.acquire(new, true, false)
             }
-            Request::Quit => {
-                self.unqueue(caller);
-                Message::HasQuit
+            Verb::Free(grant) => {
+                self.free(grant);
+                Body::Freed
             }
-            Request::Release(value) => Message::Released(self.release(value)),
-            Request::Free(value) => Message::Left(self.release(value)),
-            Request::Renew { value, term, newest } => self.renew(value, term, newest),
-            Request::HandOver { from, to } => self.hand_over(from, to),
+            Verb::Renew(grant) => self.renew(grant),
+            Verb::Attach(grant, new) => self.attach(grant, new),
         }
     }
 
-    pub(crate) fn revoke(&mut self, now: bool) {
-        let Some(key) = self.state.key else { return };
-        self.next_token();
-        if key.owner >= ROWS {
-            self.state.row_letter = Some(RowLetter { row: key.owner, read: false });
-        } else {
-            let victim = &mut self.state.owners[usize::from(key.owner)];
-            if victim.connected && victim.phase != Phase::Gone {
-                victim.down.push(Message::PushedRevocation);
+    /// A replica answers what it need not write, and refuses the rest.
+    fn read_only(&mut self, verb: Verb) -> Body {
+        self.sights.note(Sight::ReadOnly);
+        match (verb, self.key()) {
+            (Verb::Try(id), Some(key)) if key.grant.id != id => {
+                Body::Busy { id, holder: key.grant.token, asked: false }
             }
-        }
-        if !now {
-            self.state.key = Some(Key { revoked: true, ..key });
-        } else if self.pass_on(None).is_none() {
-            self.state.key = None;
-        }
-    }
-
-    fn next_token(&mut self) -> u8 {
-        self.state.counter += 1;
-        self.state.counter
-    }
-
-    fn set(&mut self, owner: u8, left: u8) {
-        self.state.key = Some(Key { owner, left, revoked: false });
-    }
-
-    fn holds(&self, value: u8) -> bool {
-        self.state.key.is_some_and(|key| key.owner == value && !key.revoked)
-    }
-
-    fn unqueue(&mut self, value: u8) {
-        self.state.queue.retain(|waiter| waiter != value);
-    }
-
-    fn enqueue(&mut self, value: u8) {
-        if !self.state.queue.iter().any(|waiter| waiter == value) {
-            self.state.queue.push(value);
-        }
-    }
-
-    fn pass_on(&mut self, caller: Option<u8>) -> Option<(u8, u8)> {
-        while let Some(head) = self.state.queue.pop() {
-            let token = if self.rules.push_raises_counter || caller == Some(head) {
-                self.next_token()
-            } else {
-                self.state.counter
-            };
-            if caller == Some(head) {
-                return Some((head, token));
+            (Verb::Free(grant), key) if key.is_none_or(|key| key.grant != grant) => Body::Freed,
+            (Verb::Renew(grant), key) if key.is_none_or(|key| key.grant != grant || key.asked) => {
+                Body::NotRenewed
             }
-            if self.publish(head, token) {
-                self.set(head, TERM);
-                return Some((head, token));
+            (Verb::Attach(grant, _), key) if key.is_none_or(|key| key.grant.token != grant.token) => {
+                Body::NotRenewed
+            }
+            _ => Body::ReadOnly,
+        }
+    }
+
+    fn draw(&mut self) -> u8 {
+        let clock = match self.limits.ticks > 0 && self.rules.token_from_clock {
+            true => {
+                let now = UNITS * (self.state.now + 1);
+                now.saturating_add_signed(self.state.skew[self.index()])
+            }
+            false => 0,
+        };
+        let after = if self.rules.token_above_fence { self.store().fence + 1 } else { 1 };
+        self.store().fence = after.max(clock);
+        self.store().fence
+    }
+
+    fn grant(&mut self, id: Id, left: u8) -> Grant {
+        let grant = Grant { id, token: self.draw() };
+        self.store().key = Some(Key { grant, left, asked: false });
+        grant
+    }
+
+    /// Gives a free lock to the first that can be reached, or to the caller. Whether anybody has it.
+    fn pass_on(&mut self, caller: Option<Id>) -> Option<Grant> {
+        self.store().key = None;
+        while let Some(head) = self.store().queue.pop() {
+            if Some(head) == caller {
+                break;
+            }
+            if self.push(head) {
+                return None;
             }
             self.sights.note(Sight::UnreachableSkipped);
         }
-        None
+        caller.map(|id| self.grant(id, TTL))
     }
 
-    /// Pushes a grant; `false` if nobody is subscribed.
-    fn publish(&mut self, to: u8, token: u8) -> bool {
-        let owner = &mut self.state.owners[usize::from(to)];
-        if owner.connected {
-            if matches!(owner.phase, Phase::Asking | Phase::Waiting) {
-                owner.down.push(Message::PushedGrant(token));
-            }
-            return true;
-        }
-        if self.deceived {
-            owner.stray = Some(token);
-        }
-        self.deceived
-    }
-
-    fn acquire(&mut self, caller: u8, wait: bool) -> Message {
-        if self.state.key.is_none() {
-            self.set(caller, TTL);
-            if !wait || self.state.queue.is_empty() {
-                return Message::Granted(self.next_token());
-            }
-            self.enqueue(caller);
-            if let Some((head, token)) = self.pass_on(Some(caller))
-                && head == caller
-            {
-                return Message::Granted(token);
-            }
-        }
-        if self.holds(caller) {
-            self.sights.note(Sight::GrantedUnheard);
-            if self.rules.regrant_extends {
-                self.lengthen(TTL);
-            }
-            return Message::Granted(self.state.counter);
-        }
-        if wait {
-            self.enqueue(caller);
-        }
-        Message::Busy { counter: self.state.counter }
-    }
-
-    /// Whether it was theirs.
-    fn release(&mut self, value: u8) -> bool {
-        let theirs = self.state.key.is_some_and(|key| key.owner == value);
-        if !theirs && (self.rules.release_checks_owner || self.state.key.is_none()) {
+    /// Whether somebody listens, who gets the lock then.
+    fn push(&mut self, id: Id) -> bool {
+        let (at, other) = (self.at, usize::from(1 - self.at));
+        let owner = &self.state.owners[id.index()];
+        let (listens, ghost) = (owner.waiter.open && owner.waiter.server == at, owner.ghost == Some(at));
+        let reached = listens || ghost;
+        // A replica repeats what was published.
+        let repeated = owner.waiter.open && owner.waiter.server != at && !self.state.writable[other];
+        let before = *self.store();
+        if !reached && self.rules.counted_first {
             return false;
         }
-        if self.pass_on(None).is_none() {
-            self.state.key = None;
-        }
-        true
-    }
-
-    fn lengthen(&mut self, term: u8) {
-        if let Some(key) = &mut self.state.key
-            && (key.left < term || !self.rules.renew_never_shortens)
-        {
-            key.left = term;
-        }
-    }
-
-    fn renew(&mut self, value: u8, term: u8, newest: u8) -> Message {
-        let newest = self.state.counter == newest;
-        let ours = match self.state.key {
-            None if !self.rules.renew_never_creates => {
-                self.set(value, term);
-                true
+        let token = if self.rules.push_draws_token { self.draw() } else { self.store().fence };
+        let grant = Grant { id, token };
+        if listens || repeated {
+            let owner = &mut self.state.owners[id.index()];
+            owner.waiter.down.push(Message { body: Body::PushedGrant(grant), age: 0 });
+            if self.state.strays > 0 && owner.stray.is_none() {
+                owner.stray = Some(grant);
+                self.state.strays -= 1;
             }
-            None => false,
-            Some(key) if key.revoked && self.rules.renew_sees_revocation => false,
-            Some(key) => key.owner == value || !self.rules.renew_checks_owner,
-        };
-        if !ours {
-            return Message::NotRenewed;
+        } else if ghost {
+            self.sights.note(Sight::PushedToNobody);
         }
-        self.lengthen(term);
-        Message::Renewed { term, newest }
+        if reached {
+            self.store().key = Some(Key { grant, left: TERM, asked: false });
+        } else {
+            *self.store() = before;
+        }
+        reached
     }
 
-    fn hand_over(&mut self, from: u8, to: Heirs) -> Message {
-        let (Heirs { first, turns, row, .. }, mut count) = (to, to.count());
-        let theirs = self.state.key.is_some_and(|key| key.owner == from);
-        if !theirs && self.rules.hand_over_checks_owner {
-            return Message::NotHanded;
-        }
-        self.unqueue(first);
-        if turns == 0 && self.pass_on(None).is_some() {
-            self.enqueue(first);
-            self.sights.note(Sight::AnotherProcessGotItsTurn);
-            return Message::Queued;
-        }
-        if count == 1 {
-            self.set(first, TTL);
-            if self.rules.hand_over_raises_counter {
-                self.next_token();
+    fn acquire(&mut self, id: Id, wait: bool, again: bool) -> Body {
+        match self.key() {
+            None => {
+                if let Some(grant) = self.pass_on(Some(id)) {
+                    return Body::Granted(grant);
+                }
             }
-            return Message::Handed(self.state.counter);
+            Some(key) if key.grant.id == id && key.asked => {
+                return Body::Busy { id, holder: key.grant.token, asked: true };
+            }
+            Some(key) if key.grant.id == id && self.rules.again_finds_its_grant => {
+                self.sights.note(Sight::GrantFound);
+                if self.rules.again_extends {
+                    self.extend();
+                }
+                return Body::Granted(key.grant);
+            }
+            Some(_) => {}
         }
-        self.set(row, TTL);
-        if turns > 0 && turns < count && !self.state.queue.is_empty() {
-            self.sights.note(Sight::RowCutShort);
-            count = turns;
+        if wait && (!again || !self.store().queue.iter().any(|entry| entry == id)) {
+            self.store().queue.push(id);
         }
-        let token = self.state.counter + 1;
-        self.state.counter += if self.rules.row_raises_counter_for_each { count } else { 1 };
-        Message::HandedToRow { token, count }
+        Body::Busy { id, holder: self.key().map_or(0, |key| key.grant.token), asked: false }
+    }
+
+    fn leave(&mut self, id: Id) -> Body {
+        self.store().queue.retain(|entry| entry != id);
+        if self.key().is_some_and(|key| key.grant.id == id) {
+            self.pass_on(None);
+        }
+        Body::Left
+    }
+
+    fn free(&mut self, grant: Grant) {
+        let rules = self.rules;
+        let theirs = self.key().is_some_and(|key| {
+            key.grant.id == grant.id
+                && (key.grant.token == grant.token || !rules.free_names_token)
+                && (!key.asked || rules.asked_is_freed)
+        });
+        if theirs {
+            self.pass_on(None);
+        }
+    }
+
+    fn extend(&mut self) {
+        if let Some(key) = &mut self.store().key {
+            key.left = key.left.max(TTL);
+        }
+    }
+
+    fn renew(&mut self, grant: Grant) -> Body {
+        let rules = self.rules;
+        let theirs = self.key().is_some_and(|key| {
+            (key.grant.id == grant.id || !rules.renew_names_identity)
+                && (key.grant.token == grant.token || !rules.renew_names_token)
+                && (!key.asked || !rules.asked_is_not_renewed)
+        });
+        if !theirs && (self.key().is_some() || rules.renew_never_creates) {
+            self.sights.note(Sight::RenewalRefused);
+            return Body::NotRenewed;
+        }
+        if !self.state.split && self.key().is_none_or(|key| key.grant != grant || key.asked) {
+            self.broken = Some(Promise::NoRevival);
+        }
+        if self.key().is_none() {
+            self.store().key = Some(Key { grant, left: TTL, asked: false });
+        }
+        self.extend();
+        Body::Renewed
+    }
+
+    fn attach(&mut self, grant: Grant, new: Id) -> Body {
+        let rules = self.rules;
+        let found = self.key().filter(|key| {
+            (key.grant.id == grant.id || key.grant.id == new && rules.attach_can_be_repeated)
+                && (key.grant.token == grant.token || !rules.attach_names_token)
+                && !key.asked
+        });
+        let Some(key) = found else { return Body::NotRenewed };
+        if !self.state.split && key.grant.token != grant.token {
+            self.broken = Some(Promise::NoRevival);
+        }
+        self.store().key = Some(Key { grant: Grant { id: new, ..key.grant }, ..key });
+        self.extend();
+        Body::Renewed
+    }
+
+    /// A force-release.
+    pub(crate) fn revoke(&mut self, now: bool) {
+        let Some(key) = self.key() else { return };
+        self.draw();
+        let (at, victim) = (self.at, &mut self.state.owners[key.grant.id.index()]);
+        if victim.waiter.open && victim.waiter.server == at {
+            victim.waiter.down.push(Message { body: Body::PushedRevocation(key.grant.id), age: 0 });
+        }
+        if now {
+            self.state.lock_is_taken_from_its_holder();
+            self.pass_on(None);
+        } else {
+            self.store().key = Some(Key { asked: true, ..key });
+        }
     }
 }

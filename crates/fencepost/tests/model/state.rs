@@ -1,22 +1,24 @@
 //! What the world looks like at one moment. All times are relative (ages, and what is left), so there is no horizon:
-//! a search ends when nothing new can happen, not when a clock runs out.
+//! a search ends when nothing new can happen, not when a clock runs out. Only searches with clocks have one.
 
 /// Ticks. The server may run up to one tick fast over a whole term, which is what [`DRIFT`] makes up for.
 pub(crate) const TTL: u8 = 3;
+/// The term of a pushed grant.
 pub(crate) const TERM: u8 = 2;
-pub(crate) const LONG: u8 = 5;
 pub(crate) const DRIFT: u8 = 1;
+/// Nothing that is older counts.
+const OLD: u8 = 3;
+/// A tick in units of tokens: more than there are grants.
+pub(crate) const UNITS: u8 = 12;
 
-pub(crate) const OWNERS: usize = 4;
-/// Values from here on are identities of rows, by the number of the owner that handed the lock to it and how often it did.
-pub(crate) const ROWS: u8 = 4;
+pub(crate) const OWNERS: usize = 3;
 
-/// A short queue of messages, in order.
+/// A short queue, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Line<T>([Option<T>; 4]);
+pub(crate) struct Line<T>([Option<T>; 5]);
 
 impl<T: Copy> Line<T> {
-    pub(crate) const EMPTY: Self = Self([None; 4]);
+    pub(crate) const EMPTY: Self = Self([None; 5]);
 
     pub(crate) fn push(&mut self, item: T) {
         let Some(free) = self.0.iter_mut().find(|slot| slot.is_none()) else {
@@ -25,16 +27,14 @@ impl<T: Copy> Line<T> {
         *free = Some(item);
     }
 
-    pub(crate) fn push_front(&mut self, item: T) {
-        assert!(self.0[3].is_none(), "the limits of a search allow more messages than a line has room for");
-        self.0.rotate_right(1);
-        self.0[0] = Some(item);
-    }
-
     pub(crate) fn pop(&mut self) -> Option<T> {
         let first = self.0[0].take();
         self.0.rotate_left(1);
         first
+    }
+
+    pub(crate) fn first(&self) -> Option<T> {
+        self.0[0]
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -49,6 +49,10 @@ impl<T: Copy> Line<T> {
         self.0.iter().copied().flatten()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().flatten()
+    }
+
     pub(crate) fn retain(&mut self, keep: impl Fn(T) -> bool) {
         let kept = *self;
         *self = Self::EMPTY;
@@ -56,89 +60,124 @@ impl<T: Copy> Line<T> {
     }
 }
 
-/// A request: one call of a script.
+/// An identity: the owner, and how many it had before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Request {
-    /// A `wait` step of `turn.lua`, or a `try`.
-    Ask,
-    Try,
-    /// A `leave` step.
-    Leave,
-    /// A `quit` step.
-    Quit,
-    /// A `free` step for a value, which may be that of a chosen waiter that is gone, or of a row.
-    Release(u8),
-    /// The same in the background, for a row that one member does not want.
-    Free(u8),
-    /// For a value, and for how long; `newest` is the counter if nobody was granted the lock since.
-    Renew {
-        value: u8,
-        term: u8,
-        newest: u8,
-    },
-    /// A `hand` step.
-    HandOver {
-        from: u8,
-        to: Heirs,
-    },
+pub(crate) struct Id {
+    pub(crate) owner: u8,
+    pub(crate) life: u8,
 }
 
-/// Whom a lock is handed to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Heirs {
-    /// Named to the server.
-    pub(crate) first: u8,
-    /// All of them, as bits; with more than one they are a row.
-    pub(crate) members: u8,
-    /// How often the lock may stay in the process while others queue.
-    pub(crate) turns: u8,
-    /// The identity of the row.
-    pub(crate) row: u8,
-}
-
-impl Owner {
-    /// What is given back now.
-    pub(crate) fn giving(&self) -> u8 {
-        self.also.filter(|_| self.second).unwrap_or(self.value)
+impl Id {
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.owner)
     }
 }
 
-impl Heirs {
-    pub(crate) fn count(self) -> u8 {
-        u8::try_from(self.members.count_ones()).unwrap_or(u8::MAX)
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Grant {
+    pub(crate) id: Id,
+    pub(crate) token: u8,
 }
 
-/// What the server sends to a client, replies and pushes in one stream.
+/// The lock's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Message {
-    Granted(u8),
+pub(crate) struct Key {
+    pub(crate) grant: Grant,
+    pub(crate) left: u8,
+    pub(crate) asked: bool,
+}
+
+/// The three keys at one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Store {
+    pub(crate) key: Option<Key>,
+    pub(crate) queue: Line<Id>,
+    pub(crate) fence: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Verb {
+    Try(Id),
+    Wait(Id),
+    Again(Id),
+    Leave(Id),
+    /// `leave` of an old identity and `wait` of a new one, in one call.
+    Change(Id, Id),
+    Free(Grant),
+    Renew(Grant),
+    Attach(Grant, Id),
+}
+
+/// A request, and how long ago it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Request {
+    pub(crate) verb: Verb,
+    pub(crate) age: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Body {
+    Granted(Grant),
+    /// The token of the holder; or that the caller has the lock, and was asked to let go.
     Busy {
-        counter: u8,
+        id: Id,
+        holder: u8,
+        asked: bool,
     },
-    Released(bool),
-    Left(bool),
-    HasQuit,
-    Renewed {
-        term: u8,
-        newest: bool,
-    },
+    Left,
+    Freed,
+    Renewed,
     NotRenewed,
-    Handed(u8),
-    /// To a row: the first token, and how many there are.
-    HandedToRow {
-        token: u8,
-        count: u8,
-    },
-    NotHanded,
-    Queued,
-    PushedGrant(u8),
-    PushedRevocation,
+    ReadOnly,
+    PushedGrant(Grant),
+    PushedRevocation(Id),
 }
 
-impl Message {
-    pub(crate) fn is_push(self) -> bool {
-        matches!(self, Self::PushedGrant(_) | Self::PushedRevocation)
+/// What the server sends, replies and pushes in one stream. The age is that of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Message {
+    pub(crate) body: Body,
+    pub(crate) age: u8,
+}
+
+/// A connection to one of the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Link {
+    pub(crate) open: bool,
+    pub(crate) server: u8,
+    pub(crate) up: Line<Request>,
+    pub(crate) down: Line<Message>,
+}
+
+impl Link {
+    pub(crate) const fn to(server: u8) -> Self {
+        Self { open: true, server, up: Line::EMPTY, down: Line::EMPTY }
+    }
+
+    pub(crate) fn send(&mut self, verb: Verb) {
+        self.up.push(Request { verb, age: 0 });
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.up.is_empty() && self.down.is_empty()
+    }
+
+    fn grow_older(&mut self) {
+        for request in self.up.iter_mut() {
+            if !matches!(request.verb, Verb::Free(_) | Verb::Leave(_)) {
+                request.age = OLD.min(request.age + 1);
+            }
+        }
+        for message in self.down.iter_mut() {
+            if matches!(message.body, Body::Granted(_) | Body::Busy { asked: false, .. } | Body::Renewed) {
+                message.age = OLD.min(message.age + 1);
+            }
+        }
+    }
+
+    fn forget_ages(&mut self) {
+        self.up.iter_mut().for_each(|request| request.age = 0);
+        self.down.iter_mut().for_each(|message| message.age = 0);
     }
 }
 
@@ -146,163 +185,197 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,
-    /// A request for the lock is unanswered.
-    Asking,
-    /// Told that the lock is held by somebody else, or seated behind others of its process.
     Waiting,
-    /// Its turn in a row has come, and it leaves the queue first.
-    Quitting,
+    Attaching,
     /// Has a guard that says held.
     Holding,
-    /// Has a guard that says lost; nothing was given back yet.
+    /// Has a guard that says lost.
     Lost,
-    /// About to give back what `value` holds.
-    Giving,
-    /// A release or a hand-over is unanswered.
+    /// Gives back, and waits for the answer.
     Releasing,
-    /// Gave up, and is undoing what it may have asked for.
+    /// Gave up, and undoes what it asked for.
     Undoing,
     Gone,
 }
 
-/// A seat in the cohort of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
-    None,
-    Waiting,
-    Chosen,
-    /// Has a place in a row, or is about to get one.
-    InRow,
-    /// Had one when the server granted it the lock otherwise.
-    Served,
-    Granted {
-        token: u8,
-        age: u8,
-        row: Option<Turn>,
-    },
-    Left,
-}
-
-impl Place {
-    /// Chosen alone, or handed the lock so.
-    pub(crate) fn is_handed(self) -> bool {
-        matches!(self, Self::Chosen | Self::Granted { row: None, .. })
-    }
-}
-
-/// A turn in a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Turn {
-    /// What the server has the lock under.
-    pub(crate) row: u8,
-    /// The largest token of the row.
-    pub(crate) newest: u8,
-}
-
-/// A row of which somebody has not had its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Row {
-    pub(crate) turn: Turn,
-    /// Owners and their tokens.
-    pub(crate) next: Line<(u8, u8)>,
-    /// Since the last answered request was sent that set the server's timer.
-    pub(crate) age: u8,
-}
-
-/// A revocation of what a row has, which is not an owner's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RowLetter {
-    pub(crate) row: u8,
-    pub(crate) read: bool,
-}
-
-/// One owner, with a connection of its own.
+/// A task, alone in its process: a link for what it waits for, and the keeper's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) phase: Phase,
-    /// Since the last request was sent whose answer counts.
-    pub(crate) age: u8,
-    /// The counter in the last answer, if there was one.
-    pub(crate) counter: Option<u8>,
-    /// It is the one that the hand-over to its row has named.
-    pub(crate) was_first: bool,
-    /// A grant by push that was not looked at yet.
-    pub(crate) letter: Option<u8>,
-    /// Validity left, as the guard counts it.
-    pub(crate) left: u8,
-    pub(crate) token: u8,
-    /// It holds by a turn.
-    pub(crate) turn: Option<Turn>,
-    pub(crate) renewing: bool,
-    pub(crate) revoked: bool,
-    /// Something was sent that may have to be undone.
-    pub(crate) asked: bool,
-    /// It had been chosen alone when it asked.
-    pub(crate) knew: bool,
-    pub(crate) place: Place,
-    /// A hand-over to this waiter was begun, and how it ended is unknown.
-    pub(crate) uncertain: bool,
-    /// Giving back: whose lock, the row that it may have gone to, and to whom.
-    pub(crate) value: u8,
-    pub(crate) also: Option<u8>,
-    /// It gives back the second one.
-    pub(crate) second: bool,
-    /// How many rows it has handed the lock to.
-    pub(crate) rows: u8,
-    pub(crate) to: Option<Heirs>,
-    pub(crate) repeated: bool,
-    pub(crate) last: bool,
-    pub(crate) asks: u8,
-    pub(crate) renewals: u8,
-    pub(crate) lives: u8,
-    pub(crate) connected: bool,
-    pub(crate) up: Line<Request>,
-    pub(crate) down: Line<Message>,
-    /// Requests of an older connection, or of another one, that the server has not seen yet. It may never.
-    pub(crate) late: Line<Request>,
-    /// A grant pushed over an older connection that may still come out of it.
-    pub(crate) stray: Option<u8>,
-    /// The largest token in use when this acquisition began.
+    pub(crate) id: Id,
+    /// The largest token of all guards when it began.
     pub(crate) floor: u8,
+    /// The holder's token in the last answer, and how long ago that was asked for.
+    pub(crate) seen: Option<u8>,
+    pub(crate) age: u8,
+    /// Unanswered requests of the attempt.
+    pub(crate) asking: u8,
+    pub(crate) token: u8,
+    /// What is left of the guard's lease.
+    pub(crate) left: u8,
+    pub(crate) renewing: bool,
+    pub(crate) waiter: Link,
+    pub(crate) keeper: Link,
+    /// Requests of ended links that may still arrive, and where.
+    pub(crate) late: Line<(u8, Verb)>,
+    /// The server that takes an ended link for a live one.
+    pub(crate) ghost: Option<u8>,
+    /// A push that arrives late, or once more.
+    pub(crate) stray: Option<Grant>,
+    pub(crate) looks: u8,
+    pub(crate) renewals: u8,
 }
 
-/// The lock's key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) owner: u8,
-    pub(crate) left: u8,
-    pub(crate) revoked: bool,
+impl Owner {
+    pub(crate) fn grant(&self) -> Grant {
+        Grant { id: self.id, token: self.token }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.phase, Phase::Idle | Phase::Gone)
+            && self.waiter.is_quiet()
+            && self.keeper.is_quiet()
+            && self.late.is_empty()
+            && self.stray.is_none()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    pub(crate) key: Option<Key>,
-    pub(crate) counter: u8,
-    pub(crate) queue: Line<u8>,
+    pub(crate) stores: [Store; 2],
+    /// Whether a server takes writes. One that does not is the other one's replica.
+    pub(crate) writable: [bool; 2],
+    /// Where a new link leads to.
+    pub(crate) primary: u8,
     pub(crate) owners: [Owner; OWNERS],
-    pub(crate) row: Option<Row>,
-    pub(crate) row_letter: Option<RowLetter>,
-    /// Tokens that a guard was made of, as bits.
-    pub(crate) used: u32,
-    /// Somebody looked at its grant when that was over, and the server may serve it beside that: it had a turn in a row and had asked,
-    /// or a hand-over that named it was dropped.
-    pub(crate) overslept: bool,
+    /// Of guards, as bits; and the largest.
+    pub(crate) used: u128,
+    pub(crate) newest: u8,
+    /// Tokens of which the lock was taken away: their guards do not count for exclusion.
+    pub(crate) taken: u128,
+    /// What was detached.
+    pub(crate) handle: Option<Grant>,
+    /// The clock, if there is one, and the largest token of guards at its last tick.
+    pub(crate) now: u8,
+    pub(crate) newest_then: u8,
+    /// The clocks of the servers against it.
+    pub(crate) skew: [i8; 2],
+    /// Something was lost that exclusion needs.
+    pub(crate) split: bool,
     pub(crate) breaks: u8,
     pub(crate) cancels: u8,
-    pub(crate) aborts: u8,
     pub(crate) revocations: u8,
     pub(crate) vanishings: u8,
+    pub(crate) strays: u8,
+    pub(crate) failovers: u8,
+    pub(crate) losses: u8,
+    pub(crate) steps_back: u8,
+    pub(crate) detaches: u8,
 }
 
 impl State {
-    pub(crate) fn newest_used(&self) -> u8 {
-        u8::try_from(31u32.saturating_sub(self.used.leading_zeros())).unwrap_or(0)
+    pub(crate) fn store(&self) -> &Store {
+        &self.stores[usize::from(self.primary)]
     }
 
-    /// Nobody wants anything any more, and nothing is under way.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.owners.iter().all(|owner| {
-            matches!(owner.phase, Phase::Idle | Phase::Gone) && owner.up.is_empty() && owner.late.is_empty()
-        })
+    pub(crate) fn lock_is_taken_from_its_holder(&mut self) {
+        if let Some(key) = self.store().key {
+            self.taken |= 1 << key.grant.token;
+        }
+    }
+
+    pub(crate) fn tick_servers(&mut self) {
+        for store in &mut self.stores {
+            if let Some(key) = &mut store.key {
+                key.left -= 1;
+                if key.left == 0 {
+                    store.key = None;
+                }
+            }
+        }
+    }
+
+    /// Drops what makes no difference any more, so that states that differ in nothing else are one.
+    pub(crate) fn forget(&mut self) {
+        for owner in &mut self.owners {
+            if !matches!(owner.phase, Phase::Waiting | Phase::Idle) {
+                (owner.seen, owner.age, owner.asking, owner.looks, owner.floor) = (None, 0, 0, 0, 0);
+                owner.waiter.forget_ages();
+            }
+            if matches!(owner.phase, Phase::Releasing | Phase::Undoing | Phase::Gone) {
+                (owner.left, owner.renewals, owner.renewing) = (0, 0, false);
+                owner.keeper.forget_ages();
+            }
+            if owner.phase == Phase::Gone {
+                owner.token = 0;
+            }
+        }
+        if self.owners.iter().all(|owner| owner.phase != Phase::Idle) {
+            (self.newest, self.newest_then) = (0, 0);
+        }
+    }
+
+    /// Counts the tokens anew from 1, in their order: nothing else about them matters without a clock.
+    pub(crate) fn count_tokens_anew(&mut self) {
+        let mut mentioned = 0_u128;
+        self.each_token(|token| mentioned |= 1 << *token);
+        mentioned |= 1;
+        let below = |token: u8| mentioned & ((1_u128 << token) - 1);
+        let rank = |token: u8| u8::try_from(below(token).count_ones()).expect("a small number");
+        let bits = |old: u128| {
+            (1..128)
+                .filter(|token| old & mentioned & 1 << token != 0)
+                .fold(0, |new, token| new | 1 << rank(token))
+        };
+        (self.used, self.taken) = (bits(self.used), bits(self.taken));
+        self.each_token(|token| *token = rank(*token));
+    }
+
+    fn each_token(&mut self, mut act: impl FnMut(&mut u8)) {
+        for store in &mut self.stores {
+            act(&mut store.fence);
+            store.key.iter_mut().for_each(|key| act(&mut key.grant.token));
+        }
+        act(&mut self.newest);
+        self.handle.iter_mut().for_each(|grant| act(&mut grant.token));
+        for owner in &mut self.owners {
+            act(&mut owner.floor);
+            act(&mut owner.token);
+            owner.seen.iter_mut().for_each(&mut act);
+            owner.stray.iter_mut().for_each(|grant| act(&mut grant.token));
+            let Owner { waiter, keeper, late, .. } = owner;
+            let verbs = waiter.up.iter_mut().chain(keeper.up.iter_mut()).map(|request| &mut request.verb);
+            for verb in verbs.chain(late.iter_mut().map(|(_, verb)| verb)) {
+                if let Verb::Free(grant) | Verb::Renew(grant) | Verb::Attach(grant, _) = verb {
+                    act(&mut grant.token);
+                }
+            }
+            for message in waiter.down.iter_mut().chain(keeper.down.iter_mut()) {
+                match &mut message.body {
+                    Body::Granted(grant) | Body::PushedGrant(grant) => act(&mut grant.token),
+                    Body::Busy { holder, .. } => act(holder),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn tick(&mut self) {
+        self.tick_servers();
+        for owner in &mut self.owners {
+            owner.waiter.grow_older();
+            owner.keeper.grow_older();
+            if owner.seen.is_some() {
+                owner.age = OLD.min(owner.age + 1);
+            }
+            if owner.phase == Phase::Holding {
+                owner.left -= 1;
+                if owner.left == 0 {
+                    owner.phase = Phase::Lost;
+                }
+            }
+        }
+        self.newest_then = self.newest;
     }
 }

@@ -1,46 +1,45 @@
-//! Everything that can happen next: the world's part of it here, the clients' in `client.rs`.
+//! Everything that can happen next.
 
 use crate::client::Client;
-use crate::row::read_row_letter;
 use crate::rules::{Limits, Rules};
 use crate::search::{Promise, Sight, Sights};
 use crate::server::Server;
-use crate::state::{Heirs, LONG, Message, Phase, Place, ROWS, Request, State, TERM, TTL};
+use crate::state::{Line, Message, Phase, State, Store, UNITS, Verb};
 
-/// One thing that happens. Numbers are owners.
-#[derive(Clone, Copy, Debug)]
-#[allow(dead_code)] // read in traces
+/// What happened, to which owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    Start(u8),
-    /// The server runs the next request of a connection; the second one is whether it is deceived about ended ones.
-    Serve(u8, bool),
-    ServeLate(u8, bool),
-    /// The client reads the next message of its connection.
-    Read(u8),
-    ReadStray(u8),
-    LookAtLetter(u8),
-    LookAtNews(u8),
-    Ask(u8),
-    GiveUp(u8),
-    Renew(u8),
-    GiveBack(u8),
-    Pass(u8),
-    SendRelease(u8),
-    HandOver {
-        from: u8,
-        to: Heirs,
-    },
-    AbortRelease(u8),
-    /// The connection ends; a push that was under way may still come out of it.
-    Break(u8, bool),
-    Reconnect(u8),
-    Revoke,
-    ReadRowLetter,
+    Begin,
+    Start(usize),
+    Look(usize),
+    Cancel(usize),
+    Renew(usize),
+    Release(usize),
+    Detach(usize),
+    Attach(usize),
+    WaiterServed(usize),
+    KeeperServed(usize),
+    WaiterReads(usize),
+    KeeperReads(usize),
+    WaiterBreaks(usize),
+    WaiterBreaksUnseen(usize),
+    KeeperBreaks(usize),
+    Dial(usize),
+    GhostGoes(usize),
+    LateServed(usize),
+    LateLost(usize),
+    PushRepeated(usize),
     Tick,
-    /// The key expires within its last tick.
-    ExpireEarly,
-    /// The key disappears before its time.
-    Vanish,
+    ExpiresEarly,
+    Asked,
+    Seized,
+    Vanishes,
+    ForgetsAll,
+    ClockGoesBack,
+    Replicated,
+    FailsOver,
+    Promoted,
+    Demoted,
 }
 
 pub(crate) struct Next {
@@ -49,203 +48,267 @@ pub(crate) struct Next {
     pub(crate) broken: Option<Promise>,
 }
 
-/// What a search begins with.
-pub(crate) fn start(limits: &Limits) -> State {
-    let (mut state, mut sights, rules) = (limits.start(), Sights::default(), &Rules::ALL);
-    let together = limits.processes.iter().take_while(|process| **process == limits.processes[0]).count();
-    for me in (0..together).filter(|_| limits.begun) {
-        let mut client = Client { state: &mut state, rules, limits, sights: &mut sights, me, broken: None };
-        client.start();
-        if let Some(request) = state.owners[me].up.pop() {
-            let mut server = Server { state: &mut state, rules, deceived: false, sights: &mut sights };
-            let reply = server.run(u8::try_from(me).unwrap_or(0), request);
-            state.owners[me].down.push(reply);
-            Client { state: &mut state, rules, limits, sights: &mut sights, me, broken: None }.read();
-        }
-    }
-    state
+pub(crate) struct Steps<'a> {
+    pub(crate) from: &'a State,
+    pub(crate) rules: &'a Rules,
+    pub(crate) limits: &'a Limits,
+    pub(crate) sights: &'a mut Sights,
+    pub(crate) next: &'a mut Vec<Next>,
 }
 
-/// All that can happen in a state.
-pub(crate) fn all(from: &State, rules: &Rules, limits: &Limits, sights: &mut Sights, next: &mut Vec<Next>) {
-    let mut to = |step, state: State, broken| next.push(Next { step, state, broken });
-    let deceptions: &[bool] = match from.owners.iter().all(|owner| owner.connected) {
-        true => &[false],
-        false => &[false, true],
-    };
-    for (index, owner) in (0u8..).zip(&from.owners).take(limits.processes.len()) {
-        let at = usize::from(index);
-        for deceived in deceptions.iter().copied() {
-            if !owner.up.is_empty() {
-                let mut state = *from;
-                if let Some(request) = state.owners[at].up.pop() {
-                    let reply = Server { state: &mut state, rules, deceived, sights }.run(index, request);
-                    if state.owners[at].phase != Phase::Gone {
-                        state.owners[at].down.push(reply);
-                    }
-                    // Who only waits for this to be done has nothing to delay.
-                    if matches!(reply, Message::Released(_) | Message::Left(_)) {
-                        let mut client =
-                            Client { state: &mut state, rules, limits, sights, me: at, broken: None };
-                        while !client.state.owners[at].down.is_empty() {
-                            client.read();
-                        }
-                    }
-                    to(Step::Serve(index, deceived), state, None);
-                }
-            }
-            if !owner.late.is_empty() {
-                let mut state = *from;
-                if let Some(request) = state.owners[at].late.pop() {
-                    Server { state: &mut state, rules, deceived, sights }.run(index, request);
-                    sights.note(Sight::LateRequestServed);
-                    to(Step::ServeLate(index, deceived), state, None);
-                }
-            }
-        }
-        let mut act = |step, action: &dyn Fn(&mut Client<'_>)| {
-            let mut state = *from;
-            let mut client = Client { state: &mut state, rules, limits, sights, me: at, broken: None };
-            action(&mut client);
-            let broken = client.broken;
-            to(step, state, broken);
+impl Steps<'_> {
+    pub(crate) fn all(&mut self) {
+        (0..usize::from(self.limits.owners)).for_each(|at| self.of(at));
+        self.of_time();
+        self.of_servers();
+    }
+
+    fn world(&mut self, step: Step, change: impl FnOnce(&mut State)) {
+        let mut state = *self.from;
+        change(&mut state);
+        self.next.push(Next { step, state, broken: None });
+    }
+
+    fn client(&mut self, step: Step, at: usize, act: impl FnOnce(&mut Client<'_>)) {
+        let mut state = *self.from;
+        let mut client = Client {
+            state: &mut state,
+            at,
+            rules: self.rules,
+            limits: self.limits,
+            sights: self.sights,
+            broken: None,
         };
-        if !owner.down.is_empty() {
-            act(Step::Read(index), &|client| client.read());
-        }
-        if owner.stray.is_some() {
-            act(Step::ReadStray(index), &|client| client.read_stray());
-        }
-        let can_send = owner.connected && owner.up.len() < 3;
+        act(&mut client);
+        let broken = client.broken;
+        self.next.push(Next { step, state, broken });
+    }
+
+    fn server<T>(
+        &mut self,
+        state: &mut State,
+        at: u8,
+        act: impl FnOnce(&mut Server<'_>) -> T,
+    ) -> (T, Option<Promise>) {
+        let mut server =
+            Server { state, at, rules: self.rules, limits: self.limits, sights: self.sights, broken: None };
+        let reply = act(&mut server);
+        (reply, server.broken)
+    }
+
+    fn of(&mut self, at: usize) {
+        let (owner, limits, rules) = (self.from.owners[at], self.limits, self.rules);
+        let from = self.from;
         match owner.phase {
-            Phase::Idle if can_send && limits.may_start(from, at) => {
-                act(Step::Start(index), &|client| client.start())
+            Phase::Idle => {
+                // Of owners that differ only in their number the smallest begins.
+                if !(0..at).any(|lower| from.owners[lower].phase == Phase::Idle) || limits.last_tries {
+                    let tries = limits.last_tries && at + 1 == usize::from(limits.owners);
+                    self.client(Step::Start(at), at, |client| client.start(tries));
+                }
+                if let Some(handle) = from.handle {
+                    self.client(Step::Attach(at), at, |client| client.attach(handle));
+                }
             }
             Phase::Waiting => {
-                if owner.letter.is_some() {
-                    act(Step::LookAtLetter(index), &|client| client.look_at_letter());
+                if owner.looks > 0 && owner.waiter.open && rules.looks && owner.asking < limits.requests {
+                    self.client(Step::Look(at), at, |client| {
+                        client.state.owners[at].looks -= 1;
+                        client.look();
+                    });
                 }
-                if matches!(owner.place, Place::Granted { .. }) {
-                    act(Step::LookAtNews(index), &|client| client.look_at_news());
-                }
-                if owner.asks > 0 && can_send {
-                    act(Step::Ask(index), &|client| client.ask());
-                }
-            }
-            Phase::Holding if owner.renewals > 0 && !owner.renewing && can_send => {
-                act(Step::Renew(index), &|client| client.renew());
-            }
-            Phase::Giving if can_send => {
-                let may_choose = |heir: &u8| {
-                    owner.also.is_none() && owner.may_choose(from, limits, at, usize::from(*heir))
-                };
-                let members = (0..ROWS).filter(may_choose).fold(0, |members, heir| members | 1 << heir);
-                for first in (0..ROWS).filter(|heir| members >> heir & 1 == 1) {
-                    let row = rules.row_value(index, owner.rows, first);
-                    let to = Heirs { first, members, turns: 0, row };
-                    for turns in if limits.last_turns { 0 } else { to.count() }..=to.count() {
-                        let to = Heirs { turns, ..to };
-                        act(Step::HandOver { from: index, to }, &|client| client.hand_over(to));
-                    }
-                }
-                if members == 0 {
-                    act(Step::SendRelease(index), &|client| client.release());
+                if from.cancels > 0 {
+                    self.client(Step::Cancel(at), at, |client| {
+                        client.state.cancels -= 1;
+                        client.cancel();
+                    });
                 }
             }
-            Phase::Releasing if from.aborts > 0 && can_send => {
-                act(Step::AbortRelease(index), &|client| client.abort_release());
-            }
-            Phase::Gone if !rules.owner_is_fresh && owner.lives > 0 && can_send => {
-                act(Step::Start(index), &|client| client.start_again());
+            Phase::Holding | Phase::Lost => {
+                self.client(Step::Release(at), at, |client| client.release());
+                if owner.phase == Phase::Holding && owner.renewals > 0 && !owner.renewing {
+                    self.world(Step::Renew(at), |state| {
+                        let owner = &mut state.owners[at];
+                        owner.renewals -= 1;
+                        owner.renewing = true;
+                        owner.keeper.send(Verb::Renew(owner.grant()));
+                    });
+                }
+                if owner.phase == Phase::Holding && from.detaches > 0 && !owner.renewing {
+                    self.world(Step::Detach(at), |state| {
+                        state.detaches -= 1;
+                        state.handle = Some(state.owners[at].grant());
+                        if limits.copied {
+                            state.lock_is_taken_from_its_holder();
+                        } else {
+                            state.owners[at].phase = Phase::Gone;
+                        }
+                    });
+                }
             }
             _ => {}
         }
-        if owner.phase == Phase::Lost || owner.phase == Phase::Holding && !owner.renewing {
-            act(Step::GiveBack(index), &|client| client.give_back());
+        self.of_links(at);
+    }
+
+    fn of_links(&mut self, at: usize) {
+        let (owner, from) = (self.from.owners[at], self.from);
+        for (step, keeper) in [(Step::WaiterServed(at), false), (Step::KeeperServed(at), true)] {
+            let link = if keeper { owner.keeper } else { owner.waiter };
+            if let Some(request) = link.up.first() {
+                let mut state = *from;
+                let own = &mut state.owners[at];
+                if keeper {
+                    own.keeper.up.pop()
+                } else {
+                    own.waiter.up.pop()
+                };
+                let (body, broken) = self.server(&mut state, link.server, |server| server.run(request.verb));
+                let message = Message { body, age: request.age };
+                let own = &mut state.owners[at];
+                if keeper {
+                    own.keeper.down.push(message)
+                } else {
+                    own.waiter.down.push(message)
+                };
+                self.next.push(Next { step, state, broken });
+            }
         }
-        let has_lock = matches!(owner.phase, Phase::Holding | Phase::Lost);
-        if has_lock && from.row.is_some_and(|row| owner.turn == Some(row.turn)) {
-            act(Step::Pass(index), &|client| client.pass());
-        }
-        if matches!(owner.phase, Phase::Asking | Phase::Waiting | Phase::Quitting) && from.cancels > 0 {
-            act(Step::GiveUp(index), &|client| {
-                client.state.cancels -= 1;
-                client.give_up();
+        if let Some(message) = owner.waiter.down.first() {
+            self.client(Step::WaiterReads(at), at, |client| {
+                client.state.owners[at].waiter.down.pop();
+                client.read_waiter(message);
             });
         }
-        if owner.connected
-            && from.breaks > 0
-            && limits.breakers.contains(&index)
-            && !matches!(owner.phase, Phase::Idle | Phase::Gone)
-        {
-            act(Step::Break(index, false), &|client| client.lose_connection(false));
-            if owner.down.iter().any(Message::is_push) {
-                act(Step::Break(index, true), &|client| client.lose_connection(true));
+        if let Some(message) = owner.keeper.down.first() {
+            self.client(Step::KeeperReads(at), at, |client| {
+                client.state.owners[at].keeper.down.pop();
+                client.read_keeper(message);
+            });
+        }
+        let alive = !matches!(owner.phase, Phase::Idle | Phase::Gone);
+        if from.breaks > 0 && alive && owner.waiter.open {
+            let ghosts: &[_] = if self.limits.ghosts { &[false, true] } else { &[false] };
+            for ghost in ghosts {
+                let step = if *ghost { Step::WaiterBreaksUnseen(at) } else { Step::WaiterBreaks(at) };
+                self.client(step, at, |client| {
+                    client.state.breaks -= 1;
+                    client.break_waiter(*ghost);
+                });
             }
         }
-        if !owner.connected {
-            act(Step::Reconnect(index), &|client| client.reconnect());
+        if from.breaks > 0 && alive && !owner.keeper.is_quiet() {
+            self.client(Step::KeeperBreaks(at), at, |client| {
+                client.state.breaks -= 1;
+                client.break_keeper();
+            });
         }
-    }
-    if from.revocations > 0 && from.key.is_some_and(|key| !key.revoked) {
-        for deceived in deceptions.iter().copied() {
+        let elsewhere = owner.phase == Phase::Idle && owner.waiter.server != from.primary;
+        if !owner.waiter.open || elsewhere {
+            self.client(Step::Dial(at), at, |client| client.dial());
+        }
+        if owner.ghost.is_some() {
+            self.world(Step::GhostGoes(at), |state| state.owners[at].ghost = None);
+        }
+        if let Some((server, verb)) = owner.late.first() {
             let mut state = *from;
-            state.revocations -= 1;
-            Server { state: &mut state, rules, deceived, sights }.revoke(limits.revoke_now);
-            to(Step::Revoke, state, None);
+            state.owners[at].late.pop();
+            self.sights.note(Sight::LateServed);
+            let ((), broken) = self.server(&mut state, server, |server| {
+                server.run(verb);
+            });
+            self.next.push(Next { step: Step::LateServed(at), state, broken });
+            self.world(Step::LateLost(at), |state| {
+                state.owners[at].late.pop();
+            });
+        }
+        if let Some(grant) = owner.stray.filter(|_| owner.waiter.open) {
+            self.client(Step::PushRepeated(at), at, |client| {
+                client.state.owners[at].stray = None;
+                client.pushed(grant);
+            });
         }
     }
-    if from.row_letter.is_some_and(|letter| !letter.read) {
-        let mut state = *from;
-        read_row_letter(&mut state);
-        sights.note(Sight::RowRevoked);
-        to(Step::ReadRowLetter, state, None);
-    }
-    if from.vanishings > 0 && from.key.is_some() {
-        to(Step::Vanish, State { key: None, vanishings: from.vanishings - 1, ..*from }, None);
-    }
-    if from.key.is_some_and(|key| key.left <= 1) {
-        to(Step::ExpireEarly, State { key: None, ..*from }, None);
-    }
-    to(Step::Tick, tick(from, rules, sights), None);
-}
 
-fn tick(from: &State, rules: &Rules, sights: &mut Sights) -> State {
-    let mut state = *from;
-    state.key = state.key.map(|key| crate::state::Key { left: key.left.saturating_sub(1), ..key });
-    state.key = state.key.filter(|key| key.left > 0);
-    if let Some(row) = &mut state.row {
-        row.age = (row.age + 1).min(TTL);
-    }
-    for owner in &mut state.owners {
-        // Older than this makes no difference.
-        let oldest = match owner.phase {
-            Phase::Asking => TTL,
-            Phase::Waiting if owner.counter.is_some() => TERM,
-            Phase::Releasing if owner.to.is_some() => TTL,
-            Phase::Holding | Phase::Lost if owner.renewing => LONG,
-            _ => 0,
-        };
-        owner.age = (owner.age + 1).min(oldest);
-        if let Place::Granted { token, age, row } = owner.place {
-            owner.place = Place::Granted { token, age: (age + 1).min(TTL), row };
-        }
-        if owner.phase == Phase::Holding {
-            owner.left -= 1;
-            if owner.left == 0 {
-                owner.phase = Phase::Lost;
-                // Nobody waits for the answer any more.
-                owner.renewing &= !rules.lost_is_final;
-                sights.note(Sight::LostInTime);
+    fn of_time(&mut self) {
+        let (from, limits) = (self.from, self.limits);
+        if limits.ticks == 0 || from.now < limits.ticks {
+            self.world(Step::Tick, |state| {
+                state.tick();
+                if limits.ticks > 0 {
+                    state.now += 1;
+                }
+            });
+            if self.next.last().is_some_and(|next| lost(from, &next.state)) {
+                self.sights.note(Sight::LostInTime);
             }
         }
+        if from.store().key.is_some_and(|key| key.left == 1) {
+            self.world(Step::ExpiresEarly, |state| state.stores[usize::from(state.primary)].key = None);
+        }
     }
-    state
+
+    fn of_servers(&mut self) {
+        let (from, limits) = (self.from, self.limits);
+        let (here, there) = (usize::from(from.primary), usize::from(1 - from.primary));
+        let held = from.store().key.is_some();
+        if from.revocations > 0 && held {
+            for (step, now) in [(Step::Asked, false), (Step::Seized, true)] {
+                let mut state = *from;
+                state.revocations -= 1;
+                let ((), broken) = self.server(&mut state, from.primary, |server| server.revoke(now));
+                self.next.push(Next { step, state, broken });
+            }
+        }
+        if from.vanishings > 0 && held {
+            self.world(Step::Vanishes, |state| {
+                state.vanishings -= 1;
+                state.lock_is_taken_from_its_holder();
+                state.stores[here].key = None;
+            });
+        }
+        if from.losses > 0 {
+            self.world(Step::ForgetsAll, |state| {
+                state.losses -= 1;
+                state.split = true;
+                state.stores[here] = Store { key: None, queue: Line::EMPTY, fence: 0 };
+            });
+        }
+        if from.steps_back > 0 {
+            self.world(Step::ClockGoesBack, |state| {
+                state.steps_back -= 1;
+                state.skew[here] -= 2 * i8::try_from(UNITS).expect("a small number");
+            });
+        }
+        if limits.failovers > 0 && !from.writable[there] && from.stores[there] != from.stores[here] {
+            self.world(Step::Replicated, |state| state.stores[there] = state.stores[here]);
+        }
+        if from.failovers > 0 && !limits.lag {
+            self.world(Step::FailsOver, |state| {
+                state.failovers -= 1;
+                state.stores[there] = state.stores[here];
+                state.writable.swap(here, there);
+                state.primary = 1 - state.primary;
+            });
+        }
+        if from.failovers > 0 && limits.lag && !from.writable[there] {
+            self.world(Step::Promoted, |state| {
+                state.failovers -= 1;
+                state.split = true;
+                state.writable[there] = true;
+                state.primary = 1 - state.primary;
+            });
+        }
+        if from.writable[there] {
+            self.world(Step::Demoted, |state| {
+                state.writable[there] = false;
+                state.stores[there] = state.stores[here];
+            });
+        }
+    }
 }
 
-impl Request {
-    /// Whether this may still hand the lock to an owner.
-    pub(crate) fn hands_to(self, owner: usize) -> bool {
-        matches!(self, Self::HandOver { to, .. } if usize::from(to.first) == owner)
-    }
+fn lost(before: &State, after: &State) -> bool {
+    let pairs = before.owners.iter().zip(&after.owners);
+    pairs.into_iter().any(|(before, after)| before.phase == Phase::Holding && after.phase == Phase::Lost)
 }

@@ -92,7 +92,7 @@ async fn etcdctl_waits_for_a_lock_that_we_hold() {
     peer.key();
     assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
     // An operator frees it; it has a token to fence the peer off with.
-    let revoked = locks.force_release_now("job", "gone").await.unwrap().unwrap();
+    let revoked = locks.force_release("job", fencepost::ForceRelease::now("gone")).await.unwrap().unwrap();
     let guard = locks.lock("job").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
     assert!(guard.token() > revoked.token);
     guard.release().await.unwrap();

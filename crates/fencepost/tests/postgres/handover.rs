@@ -44,6 +44,32 @@ async fn what_is_handed_over_is_a_lease_that_is_renewed_and_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_handed_over_can_be_extended_at_once() {
+    let database = Database::new();
+    let (one, two) = (database.locks().await, database.locks().await);
+    for max_hold in [None, Some(LONG / 2)] {
+        let held = take(&one, "a").await;
+        let mut lock = patient(&two, "a");
+        if let Some(hold) = max_hold {
+            lock = lock.max_hold(hold);
+        }
+        let waits = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        until("it is on the list", async || database.psql("SELECT count(*) FROM fencepost.waiters") != "0")
+            .await;
+        held.release().await.unwrap();
+        let guard = bounded("the waiter gets it", waits).await.unwrap();
+        assert!(guard.extend().await.unwrap() > Some(LONG / 4), "{:?}", guard.state());
+        assert_eq!(
+            database.psql("SELECT ends > clock_timestamp() + interval '2 minutes' FROM fencepost.locks"),
+            "t",
+            "the server knows it, too"
+        );
+        guard.release().await.unwrap();
+    }
+    database.is_clear().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_handed_over_ends_with_its_session() {
     let database = Database::new();
     let (one, two) = (database.locks().await, database.locks().await);
@@ -219,7 +245,7 @@ async fn a_lock_that_was_handed_over_can_be_forced_back() {
         // A renewal under way would find out by itself, and could not say why.
         until("it was renewed", async || guard.valid_for() > Some(LONG / 2)).await;
         let revoked = if now {
-            one.force_release_now("a", "because").await.unwrap().unwrap()
+            one.force_release("a", fencepost::ForceRelease::now("because")).await.unwrap().unwrap()
         } else {
             one.force_release("a", "because").await.unwrap().unwrap()
         };
@@ -312,7 +338,7 @@ async fn one_who_asks_while_it_is_handed_over_is_not_entered_again() {
     let ask = |owner: &str, wait: &str| {
         format!(
             "SELECT coalesce(o_state, 'granted') FROM fencepost.acquire(pg_backend_pid(), false, {key}, 'a', '{owner}', 60000, 'h', 1, '', \
-             's' || pg_backend_pid(), 'c', true, NULL, {wait}, false, true)"
+             's' || pg_backend_pid(), 'c', true, NULL, {wait}, false, true, true)"
         )
     };
     let mut holder = Psql::start(&database);

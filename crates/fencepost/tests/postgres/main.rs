@@ -6,11 +6,13 @@
 mod crashes;
 mod functions;
 mod handover;
+mod hostile;
 mod links;
 mod login;
 mod many;
 mod pools;
 mod psql;
+mod room;
 mod sessions;
 mod stage;
 mod tokens;

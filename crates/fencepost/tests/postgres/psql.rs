@@ -76,7 +76,8 @@ async fn the_session_of_a_foreign_holder_can_be_ended() {
     let mut psql = Psql::start(&database);
     assert_eq!(psql.ask("SELECT pg_advisory_lock(12345), 1"), "|1");
     let before = take(&locks, "other").await.token();
-    let revoked = locks.force_release_now("pg:12345", "stuck").await.unwrap().unwrap();
+    let revoked =
+        locks.force_release("pg:12345", fencepost::ForceRelease::now("stuck")).await.unwrap().unwrap();
     assert!(revoked.freed && revoked.token > before);
     let guard = locks.lock("pg:12345").ttl(LONG).try_acquire().await.unwrap().unwrap();
     assert!(guard.token() > revoked.token);

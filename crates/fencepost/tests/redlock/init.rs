@@ -166,22 +166,3 @@ async fn the_same_server_twice_is_no_deployment() {
     assert!(error.to_string().contains("same server"), "{error}");
     assert!(fleet[1].keys().is_empty(), "nothing was written");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_can_have_granted_nothing_votes_without_a_quarantine() {
-    let fleet = Fleet::start(5);
-    let uptime = |node: usize| {
-        let info = fleet[node].cli(&["INFO", "server"]);
-        let uptime = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
-        uptime.unwrap().trim().parse::<u64>().unwrap()
-    };
-    // What may have removed a node key.
-    fleet[3].cli(&["FLUSHALL"]);
-    fleet[4].cli(&["CONFIG", "RESETSTAT"]);
-    until("it is up for longer than a quarantine", async || (0..5).all(|node| uptime(node) >= 5)).await;
-    let locks = connect(&fleet, QUICK).await;
-    let guard = locks.lock("a").ttl(ms(1000)).try_acquire().await.unwrap().unwrap();
-    let waits: Vec<_> = fleet.iter().map(|node| ready(node).is_some()).collect();
-    assert_eq!(waits, [false, false, false, true, true]);
-    guard.release().await.unwrap();
-}

@@ -9,6 +9,9 @@
 
 mod stage;
 
+mod foreign;
+mod forked;
+mod handles;
 mod init;
 mod leftovers;
 mod mending;

@@ -1,8 +1,14 @@
 //! What an operator sees of a lock on each node, and taking it away.
 
-use fencepost::{Error, Loss};
+use std::time::Duration;
 
-use crate::stage::{CALM, LONG, bounded, connect, declared, is_clear, patient, take, until, use_once};
+use fencepost::{Error, ForceRelease, Locks, Loss};
+use fencepost_testkit::Proxy;
+use fencepost_testkit::redis::Fleet;
+
+use crate::stage::{
+    CALM, LONG, bounded, connect, declared, is_clear, ms, patient, reads, take, until, use_once,
+};
 
 fn reason() -> Loss {
     Loss::ForceReleased { reason: "host is being drained".to_owned() }
@@ -37,7 +43,7 @@ async fn show_tells_what_each_node_has() {
         assert_eq!(node.counter, fine.then(|| guard.token().get()), "{node:?}");
         assert_eq!(node.expires_in_ms.is_some(), fine, "{node:?}");
     }
-    assert!(holder.nodes[3].trouble.as_ref().unwrap().contains("out of reach"), "{holder:?}");
+    assert!(holder.nodes[3].trouble.as_ref().unwrap().contains("does not answer"), "{holder:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,7 +58,7 @@ async fn list_names_what_a_majority_has_or_may_have() {
     // A minority of somebody's attempt.
     fleet[0].cli(&["SET", "lock:job:3", "foreign", "PX", "600000"]);
     let names = async |prefix: &str| {
-        let holders = locks.list(prefix).await.unwrap();
+        let holders = locks.list(prefix).await.unwrap().holders;
         holders.iter().map(|holder| holder.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names("job:").await, ["job:1", "job:2"]);
@@ -90,7 +96,11 @@ async fn a_lock_taken_back_at_once_is_free_and_its_holder_is_told() {
     let fleet = declared(5, CALM).await;
     let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
     let victim = take(&locks).await;
-    let revoked = operator.force_release_now("a", "host is being drained").await.unwrap().unwrap();
+    let revoked = operator
+        .force_release("a", fencepost::ForceRelease::now("host is being drained"))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(revoked.freed && revoked.token > victim.token());
     let next = operator.lock("a").ttl(LONG).acquire().await.unwrap();
     assert!(next.token() > revoked.token);
@@ -114,7 +124,11 @@ async fn a_lock_is_taken_back_while_two_of_five_nodes_are_dead() {
     drop(victim);
     let next = take(&operator).await;
     assert!(next.token() > revoked.token);
-    let again = operator.force_release_now("a", "host is being drained").await.unwrap().unwrap();
+    let again = operator
+        .force_release("a", fencepost::ForceRelease::now("host is being drained"))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(again.token > next.token());
     assert!(use_once(&locks).await > again.token.get());
 }
@@ -151,15 +165,118 @@ async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_taken_back_at_once_is_not_brought_back_by_a_victim_that_hears_nothing() {
     let fleet = declared(3, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let locks = connect(&fleet, CALM).await;
     let handle = take(&locks).await.detach().await.unwrap();
-    // Its value names the channel of whoever acquired it, so no message reaches this one.
-    let victim = operator.lock("a").ttl(LONG).attach(&handle).await.unwrap();
+    let victim = locks.lock("a").ttl(LONG).attach(&handle).await.unwrap();
     until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
-    operator.force_release_now("a", "host is being drained").await.unwrap().unwrap();
-    let error = victim.extend().await.unwrap_err();
-    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+    // Its subscriptions are gone with its connections.
+    for node in fleet.iter() {
+        node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    let operator = connect(&fleet, CALM).await;
+    operator
+        .force_release("a", fencepost::ForceRelease::now("host is being drained"))
+        .await
+        .unwrap()
+        .unwrap();
+    until("it learns it", async || matches!(victim.extend().await, Err(Error::Lost { .. }))).await;
     drop(victim);
-    use_once(&locks).await;
+    use_once(&operator).await;
     is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_gets_the_lock_while_an_operator_takes_it_from_another_keeps_it() {
+    const NAMED: &str = "max_ttl=20m&deployment=both&timeout=20s";
+    let fleet = declared(3, NAMED).await;
+    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let operator = Locks::connect(&fleet.url_through(&proxies, NAMED)).await.unwrap();
+    operator.check().await.unwrap();
+    for now in [false, true] {
+        let victim = take(&locks).await;
+        proxies.iter().for_each(|proxy| proxy.delay(Duration::from_secs(1)));
+        let before: Vec<u64> = fleet.iter().map(reads).collect();
+        let asked = tokio::spawn({
+            let operator = operator.clone();
+            let how = if now { ForceRelease::now("stuck") } else { ForceRelease::ask("stuck") };
+            async move { operator.force_release("a", how).await }
+        });
+        until("it has seen the holder", async || {
+            fleet.iter().zip(&before).all(|(node, before)| reads(node) > *before)
+        })
+        .await;
+        victim.release().await.unwrap();
+        let next = take(&locks).await;
+        let error = bounded("the operator is told", asked).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Changed { .. }), "{error:?}");
+        assert_eq!(error.holder().and_then(|holder| holder.owner), Some(next.owner()));
+        proxies.iter().for_each(Proxy::pass);
+        next.extend().await.unwrap();
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_asked_back_can_be_taken_at_once_by_the_token_of_its_holder() {
+    let fleet = declared(3, CALM).await;
+    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let victim = take(&locks).await;
+    let token = victim.token();
+    operator.force_release("a", ForceRelease::ask("drained").if_token(token)).await.unwrap().unwrap();
+    assert_eq!(operator.show("a").await.unwrap().unwrap().token, Some(token));
+    let revoked = operator.force_release("a", ForceRelease::now("drained").if_token(token)).await.unwrap();
+    assert!(revoked.unwrap().freed);
+    assert!(use_once(&locks).await > token.get());
+}
+
+/// A second user, whose rights change while it is connected.
+async fn as_user(fleet: &Fleet, parameters: &str) -> Locks {
+    for node in fleet.iter() {
+        node.cli(&["ACL", "SETUSER", "some", "on", ">pw", "+@all", "&*", "~*"]);
+    }
+    let url = fleet.url_with(parameters).replace("redlock://", "redlock://some:pw@");
+    Locks::connect(&url).await.unwrap()
+}
+
+fn restrict(fleet: &Fleet) {
+    for node in fleet.iter() {
+        node.cli(&["ACL", "SETUSER", "some", "resetkeys", "~*ours*", "~{fencepost}*"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_cannot_be_read_hides_no_other() {
+    let fleet = declared(3, CALM).await;
+    let locks = as_user(&fleet, CALM).await;
+    let _guards = [
+        patient(&locks, "ours").acquire().await.unwrap(),
+        patient(&locks, "theirs").acquire().await.unwrap(),
+    ];
+    for node in fleet.iter() {
+        node.cli(&["RPUSH", "lock:list", "x"]);
+        node.cli(&["SET", "lock:", "no name"]);
+    }
+    restrict(&fleet);
+    let holders = locks.list("").await.unwrap().holders;
+    let shown: Vec<_> = holders.iter().map(|one| (one.name.as_str(), one.owner.is_some())).collect();
+    assert_eq!(shown, [("list", false), ("ours", true), ("theirs", false)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_may_not_be_renewed_any_more_costs_no_other() {
+    let fleet = declared(3, CALM).await;
+    let locks = as_user(&fleet, CALM).await;
+    let hold = |name: &str| {
+        let lock = locks.lock(name).ttl(ms(2000)).renew_every(ms(200));
+        async move { lock.acquire().await.unwrap() }
+    };
+    let ours = [hold("ours:1").await, hold("ours:2").await];
+    // Without renewals it is lost last.
+    let theirs = hold("theirs").await;
+    restrict(&fleet);
+    bounded("it is lost", theirs.lost()).await;
+    for guard in ours {
+        guard.check().unwrap();
+        guard.release().await.unwrap();
+    }
 }

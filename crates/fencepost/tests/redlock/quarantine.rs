@@ -4,7 +4,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::redis::{Fleet, Server};
 use fencepost_testkit::{LIMIT, Proxy};
 
-use crate::stage::{QUICK, bounded, connect, ms, quarantined, until};
+use crate::stage::{NODE, QUICK, bounded, clock, connect, declared, ms, quarantined, ready, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_nodes_vote_after_their_quarantine_and_waiters_are_told() {
@@ -17,7 +17,43 @@ async fn new_nodes_vote_after_their_quarantine_and_waiters_are_told() {
     assert!(error.nodes().iter().all(|node| quarantined(&node.verdict, "new")), "{error}");
     let error = lock.try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("does not vote for another"), "{error}");
+    assert!(error.to_string().contains("declare them with `fencepost init`"), "{error}");
     lock.acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_have_voted_are_not_to_be_declared_new() {
+    let mut fleet = declared(3, QUICK).await;
+    fleet[0].restart();
+    fleet[1].restart();
+    let locks = connect(&fleet, QUICK).await;
+    let error = locks.lock("a").ttl(ms(500)).try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("does not vote for another"), "{error}");
+    assert!(!error.to_string().contains("init"), "{error}");
+}
+
+/// It has been up for longer than any lock lasts, and was never used: but it is asked in the place of one that was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spare_in_the_place_of_a_lost_node_waits() {
+    let fleet = Fleet::start(4);
+    let proxies: Vec<_> = (0..3).map(|node| Proxy::start(fleet[node].addr())).collect();
+    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+    let url = format!("redlock://{}?{QUICK}", addrs.join(","));
+    Locks::init(&url, false).await.unwrap();
+    let spare = &fleet[3];
+    let uptime = || {
+        let info = spare.cli(&["INFO", "server"]);
+        let uptime = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+        uptime.unwrap().trim().parse::<u64>().unwrap()
+    };
+    until("it is up for longer than a quarantine", async || uptime() >= 5).await;
+    proxies[1].redirect(spare.addr());
+    proxies[1].reset();
+    let locks = Locks::connect(&url).await.unwrap();
+    // The other two vote.
+    locks.lock("a").ttl(ms(1000)).wait(LIMIT).acquire().await.unwrap().release().await.unwrap();
+    until("it is met", async || !spare.keys_like(NODE).is_empty()).await;
+    assert!(ready(spare).is_some_and(|ready| ready > clock(spare)), "it votes");
 }
 
 #[test]

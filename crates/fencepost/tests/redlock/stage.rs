@@ -89,6 +89,13 @@ pub(crate) fn counter(node: &Server) -> u64 {
     node.cli(&["GET", "{lock:a}:fence"]).parse().unwrap_or(0)
 }
 
+/// How often somebody asked a node what it has of a lock.
+pub(crate) fn reads(node: &Server) -> u64 {
+    let stats = node.cli(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_pttl:calls="));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
 pub(crate) fn holds(node: &Server, name: &str) -> bool {
     !node.keys_like(&format!("lock:{name}")).is_empty()
 }

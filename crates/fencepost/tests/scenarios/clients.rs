@@ -179,6 +179,18 @@ async fn is_woken_by_time(locks: &Locks, nodes: &[&Server]) {
     bounded("it gets the lock", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// Takes the lock away from its holder. The waiter's connection lives, and it is not beside foreign clients, who
+/// tell nobody: it has no other reason to look.
+async fn looks_though_nothing_was_said(locks: &Locks, nodes: &[&Server], queue: &str) {
+    let _holder = patient(locks, "a").acquire().await.unwrap();
+    let lock = patient(locks, "a");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let stands = |node: &&Server| node.cli(&["LLEN", queue]) == "1";
+    until("it stands in the queue", async || nodes.iter().all(stands)).await;
+    nodes.iter().for_each(|node| drop(node.cli(&["DEL", "lock:a"])));
+    bounded("it gets the lock", waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s33_a_waiter_whose_messages_are_lost_looks_by_itself() {
     let (fleet, server) = (declared(3, CALM).await, Server::start());
@@ -188,6 +200,10 @@ async fn s33_a_waiter_whose_messages_are_lost_looks_by_itself() {
         is_woken_by_time(&connect(&fleet, CALM).await, &nodes).await;
         server.cli(&["SET", "lock:a", "foreign", "PX", "600000"]);
         is_woken_by_time(&Locks::connect(&server.url()).await.unwrap(), &[&server]).await;
+        let one = Locks::connect(&server.url()).await.unwrap();
+        looks_though_nothing_was_said(&one, &[&server], "{lock:a}:waiting").await;
+        let several = connect(&fleet, CALM).await;
+        looks_though_nothing_was_said(&several, &nodes, "{lock:a}:waiters").await;
     }
     is_clear(&fleet).await;
 }

@@ -130,11 +130,12 @@ async fn s17_an_acquire_that_arrives_after_its_time_grants_nothing() {
     assert!(dead.ask("acquire 600000").parse::<u64>().is_ok());
     assert_eq!(dead.ask("release"), "fine");
     is_clear(&fleet).await;
-    // The request is under way, and nobody is left to take it back.
+    // The request is under way, and nobody is left to take it back: the client dies before it gives up.
     links.iter().for_each(Proxy::strand);
+    let idle: Vec<_> = links.iter().map(Proxy::harm).collect();
     dead.tell("try 600000");
-    let said = dead.answer();
-    assert!(said.parse::<u64>().is_err(), "{said}");
+    let sent = || links.iter().zip(&idle).all(|(link, idle)| link.harm() > *idle);
+    until("the request is under way", async || sent()).await;
     dead.kill();
     let (too_late, before): (Vec<_>, Vec<_>) =
         fleet.iter().map(|node| (clock(node) + 1_000_000, node.evalsha_calls())).unzip();
@@ -353,6 +354,23 @@ async fn s20_an_answer_that_breaks_off_in_the_middle_leaves_nothing_behind_on_re
         links.iter().for_each(Proxy::pass);
         is_clear(&fleet).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s20_what_was_granted_before_the_link_broke_is_given_back_over_the_next_one() {
+    let server = Server::start();
+    let link = Proxy::start(server.addr());
+    let locks = Locks::connect(&server.url_at(link.addr())).await.unwrap();
+    link.hold_answers();
+    let attempt = tokio::spawn({
+        let lock = locks.lock("a").ttl(LONG);
+        async move { lock.try_acquire().await.map(drop) }
+    });
+    until("the server has granted it", async || holds(&server, "a")).await;
+    link.cut();
+    attempt.await.unwrap().unwrap_err();
+    link.pass();
+    until("it is given back", async || !holds(&server, "a")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -159,11 +159,11 @@ async fn s26_a_user_with_the_rights_in_the_documents_can_do_everything() {
     let waiter = tokio::spawn(async move { take(&others).await });
     crate::fleet::until("it waits", async || !fleet[0].keys_like("*:waiters").is_empty()).await;
     guard.extend().await.unwrap();
-    assert_eq!(locks.list("").await.unwrap().len(), 1);
+    assert_eq!(locks.list("").await.unwrap().holders.len(), 1);
     guard.release().await.unwrap();
     let handle = waiter.await.unwrap().detach().await.unwrap();
     let _attached = locks.lock("a").ttl(LONG).attach(&handle).await.unwrap();
-    locks.force_release_now("a", "host is being drained").await.unwrap().unwrap();
+    locks.force_release("a", fencepost::ForceRelease::now("host is being drained")).await.unwrap().unwrap();
     drop(locks);
     for missing in ["time", "info", "eval", "evalsha"] {
         allow(&[&rights()[..], &[&format!("-{missing}")]].concat());

@@ -50,7 +50,7 @@ async fn the_token_of_a_force_release_retires_the_victim_and_nobody_who_waits() 
     let victim = take(&locks).await;
     let waiter = crate::stage::start_waiting(&rival);
     until("it stands in line", async || part.contenders().len() == 2).await;
-    let revoked = locks.force_release_now("a", "drained").await.unwrap().unwrap();
+    let revoked = locks.force_release("a", fencepost::ForceRelease::now("drained")).await.unwrap().unwrap();
     let next = bounded("the next has it", waiter).await.unwrap().unwrap();
     assert!(victim.token() < revoked.token && revoked.token <= next.token());
     assert_eq!(bounded("the victim learns it", victim.lost()).await, Loss::Taken);

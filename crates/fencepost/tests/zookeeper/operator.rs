@@ -21,7 +21,7 @@ async fn show_has_the_whole_line() {
     let queue: Vec<_> = holder.queue.iter().map(|waiting| waiting.note.as_deref()).collect();
     assert_eq!(queue, [Some("second"), Some("third")]);
     assert!(holder.queue.iter().all(|waiting| waiting.token > holder.token));
-    assert!(locks.list("").await.unwrap()[0].queue.is_empty());
+    assert!(locks.list("").await.unwrap().holders[0].queue.is_empty());
     held.release().await.unwrap();
     for waiter in waiters {
         bounded("all are served", waiter).await.unwrap().unwrap();
@@ -39,7 +39,7 @@ async fn a_foreign_holder_can_only_be_ended_at_once() {
     let error = locks.force_release("a", "x").await.unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }) && error.to_string().contains("--now"), "{error}");
     assert_eq!(foreign.data(&node).unwrap(), Some(b"me".to_vec()), "left alone");
-    let revoked = locks.force_release_now("a", "x").await.unwrap().unwrap();
+    let revoked = locks.force_release("a", fencepost::ForceRelease::now("x")).await.unwrap().unwrap();
     assert!(revoked.freed && Some(revoked.token) > revoked.holder.token);
     assert!(take(&locks).await.token() > revoked.token);
 }
@@ -82,7 +82,7 @@ async fn a_force_release_whose_answer_was_lost_is_not_called_undone() {
         let victim = take(&locks).await;
         relay.lose_answer(if now { Operation::Delete } else { Operation::Write });
         let outcome = match now {
-            true => operator.force_release_now("a", "drained").await,
+            true => operator.force_release("a", fencepost::ForceRelease::now("drained")).await,
             false => operator.force_release("a", "drained").await,
         };
         // It was made, and whoever repeats it hits the next holder.
@@ -91,4 +91,26 @@ async fn a_force_release_whose_answer_was_lost_is_not_called_undone() {
         drop(victim);
         part.is_clear().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_force_release_takes_nothing_from_whoever_came_after_the_one_it_found() {
+    const NO_NODE: i32 = -101;
+    let part = Part::new();
+    let (locks, rival) = (part.locks().await, part.locks().await);
+    let relay = Relay::start(part.server.addr());
+    let operator = Locks::connect(&format!("zookeeper://{}{}", relay.addr(), part.chroot)).await.unwrap();
+    let victim = take(&locks).await;
+    let waiter = start_waiting(&rival);
+    until("it stands in line", async || part.contenders().len() == 2).await;
+    // As if the victim had let go between the look and the request.
+    relay.answer_with(Operation::Delete, NO_NODE);
+    let outcome = operator.force_release("a", fencepost::ForceRelease::now("stuck")).await;
+    let next = bounded("the next one is served", waiter).await.unwrap().unwrap();
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Changed { .. }), "{error}");
+    assert_eq!(error.holder().and_then(|holder| holder.token), Some(next.token()));
+    next.extend().await.unwrap();
+    next.release().await.unwrap();
+    drop(victim);
 }

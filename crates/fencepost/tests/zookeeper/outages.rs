@@ -125,3 +125,40 @@ async fn a_thousand_locks_with_long_names_survive_a_reset_connection() {
         guard.extend().await.unwrap();
     }
 }
+
+/// Locks over the link that give a request little time.
+async fn hasty(part: &Part) -> Locks {
+    let url = format!("zookeeper://{}{}?timeout=200ms", part.link.addr(), part.chroot);
+    Locks::connect(&url).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_waits_outlives_a_lost_connection_though_nobody_held_the_lock() {
+    let part = Part::new();
+    let locks = hasty(&part).await;
+    use_once(&locks).await;
+    // More tries to reconnect than fit into the time of one request.
+    part.link.cut();
+    let harm = part.link.harm();
+    let acquire = start_waiting(&locks);
+    until("it was in vain for a while", async || part.link.harm() > harm + 10).await;
+    assert!(!acquire.is_finished(), "{:?}", acquire.await);
+    part.link.pass();
+    bounded("it is acquired", acquire).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_waits_has_time_to_open_a_session() {
+    let part = Part::new();
+    let locks = hasty(&part).await;
+    use_once(&locks).await;
+    part.link.cut();
+    let harm = part.link.harm();
+    // A ttl that has no session yet.
+    let lock = locks.lock("a").ttl(LONG / 2).wait(fencepost_testkit::LIMIT);
+    let acquire = tokio::spawn(async move { lock.acquire().await });
+    until("it was in vain for a while", async || part.link.harm() > harm + 10).await;
+    assert!(!acquire.is_finished(), "{:?}", acquire.await);
+    part.link.pass();
+    bounded("it is acquired", acquire).await.unwrap().unwrap().release().await.unwrap();
+}

@@ -11,6 +11,7 @@ The same keys, so both exclude each other. What is different:
 - A ttl is at most 60 s, since it sets how long a restarted server does not vote; `max_ttl=1h` in the URLs of all servers and all
   processes changes that.
 - One server out of reach is no error while a majority answers.
+- A ttl below 50 ms keeps others out for 50 ms; `validity` is what was asked for.
 - `Lock.token` is the fencing token, to pass with every write.
 """
 
@@ -20,6 +21,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from .. import _errors
+from .. import _fencepost as native
+from .._values import Secret
 from . import _stores
 
 __all__ = ["CannotObtainLock", "Lock", "MultipleRedlockException", "Redlock"]
@@ -53,7 +56,7 @@ class Lock(NamedTuple):
     @property
     def token(self) -> int:
         """The fencing token."""
-        return int(self.key.split(b".", 1)[0])
+        return native.parse_handle(self.key.decode())[2]
 
 
 class Redlock:
@@ -67,11 +70,11 @@ class Redlock:
     ) -> None:
         self.retry_count = retry_count or self.default_retry_count
         self.retry_delay = retry_delay or self.default_retry_delay
-        urls = [_url(connection) for connection in connection_list]
-        if len(urls) in (0, 2):
-            raise CannotObtainLock(f"{len(urls)} servers have no majority that outlives one of them; use 1, 3 or 5")
-        self._url = urls[0] if len(urls) == 1 else _together(urls)
         try:
+            urls = [_url(connection) for connection in connection_list]
+            if len(urls) in (0, 2):
+                raise CannotObtainLock(f"{len(urls)} servers have no majority without one; use 1, 3 or 5")
+            self._url = Secret(urls[0] if len(urls) == 1 else _together(urls))
             self._locks = _stores.locks(self._url)
         except _errors.Error as error:
             raise CannotObtainLock(str(error)) from error
@@ -82,11 +85,12 @@ class Redlock:
             raise ValueError(f"ttl {ttl} is not an integer")
         wait = self.retry_count * self.retry_delay
         try:
-            guard = _stores.acquire(self._locks, resource, ttl / 1000, wait, renew=False)
+            name, lease = _stores.key(resource), _stores.rounded(ttl / 1000)
+            guard = _stores.acquire(self._locks, name, lease, wait, renew=False)
             if guard is None:
                 return False
-            validity = guard.valid_for or 0.0
-            return Lock(int(validity * 1000), resource, guard.detach().encode())
+            validity = min(int((guard.valid_for or 0.0) * 1000), int(ttl))
+            return Lock(validity, resource, guard.detach().encode())
         except _errors.LockLost:
             return False
         except (_errors.Unavailable, _errors.Uncertain) as error:
@@ -107,8 +111,8 @@ def _url(connection: Any) -> str:
         joint = "&" if "?" in connection else "?"
         return f"{connection}{joint}keys=plain"
     if isinstance(connection, dict):
-        return _stores.server_url(connection)
-    return _stores.client_url(connection)
+        return _stores.settings_url(connection).text
+    return _stores.client_url(connection).text
 
 
 def _together(urls: list[str]) -> str:

@@ -7,18 +7,17 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::client::Fault;
 use super::hold::{Entry, Held};
 use super::keys::Keys;
-use super::leases::Use;
+use super::leases::{Ours, Use};
 use super::place::{Place, Refusal, View};
 use super::proto::KeyValue;
 use super::record::{self, Record};
 use super::seats::Seat;
 use super::session::Session;
-use crate::backend::{Attempt, Grant, Request};
+use crate::backend::{Attempt, Grant, Identity, Request};
 use crate::clock::Moment;
-use crate::{Error, Holder, Loss, Result};
+use crate::{Error, Holder, Result};
 
 /// How many leases are tried before it counts as a fault.
 const TRIES: u32 = 8;
@@ -34,7 +33,7 @@ pub(super) struct Claim {
 impl Claim {
     pub(super) fn new(session: Arc<Session>, request: Request) -> Self {
         let keys = Keys::new(&session.client.config.prefix, &request.name);
-        let record = Record::new(request.owner, &request.note);
+        let record = Record::new(request.owner(), &request.note);
         let started = session.clock.now();
         Self { session, request, keys, record, started }
     }
@@ -57,7 +56,8 @@ impl Claim {
             match self.take_if_free(&uses).await {
                 Ok((place, View::First)) => return self.grant(place, seat, false).map(Attempt::Granted),
                 Ok((place, View::Behind { holder, .. })) => {
-                    self.session.leave(place.uses, place.mine, place.created, seat);
+                    let ours = self.ours(place.created);
+                    self.session.leave(place.uses, place.mine, ours, seat);
                     return Ok(Attempt::Busy(Some(self.describe(&holder).await)));
                 }
                 Err(Refusal::Held(holder)) => return Ok(Attempt::Busy(Some(self.describe(&holder).await))),
@@ -69,7 +69,7 @@ impl Claim {
     }
 
     /// Waits for the lock; gives up when `caller` is gone.
-    pub(super) async fn wait(self, mut caller: oneshot::Receiver<()>) -> Result<Grant> {
+    pub(super) async fn wait(mut self, mut caller: oneshot::Receiver<()>) -> Result<Grant> {
         let gone = || Error::invalid("nobody waits for this lock any more");
         let mut seat = self.session.seats.enter(&self.request.name);
         tokio::select! {
@@ -80,8 +80,18 @@ impl Claim {
         loop {
             let uses = self.lease().await?;
             let (place, view) = match self.enqueue(uses).await {
-                Ok(found) => found,
-                Err(Refusal::Error(error)) => return Err(error),
+                Ok(found) => {
+                    self.request.seen.answered();
+                    tries = 0;
+                    found
+                }
+                Err(Refusal::Error(error)) => {
+                    // There was a lease: if only this request failed, the caller waits on.
+                    if let Error::Unavailable { source, .. } = &error {
+                        self.request.seen.obstacle(Some(source.to_string().into()));
+                    }
+                    return Err(error);
+                }
                 Err(Refusal::OtherLease | Refusal::Held(_)) if tries < TRIES => {
                     tries += 1;
                     continue;
@@ -101,18 +111,22 @@ impl Claim {
             };
             match outcome {
                 Ok(true) => return self.grant(place, seat, waited),
-                // An operator has sent everybody to the end of the queue: the next token has to be larger than theirs.
-                Ok(false) => {
-                    if let Err(Fault::NoLease) = self.session.leases.keep_alive(&place.uses.lease).await {
-                        return Err(Error::lost(&self.request.name, Loss::SessionEnded));
-                    }
-                }
+                // An operator has sent everybody to the end of the queue, so that the next token is larger than theirs; or
+                // our lease ended, while this process stood still. The wait goes on, under a new identity.
+                Ok(false) => self.begin_anew(),
                 Err(error) => {
-                    self.session.leave(place.uses, place.mine, place.created, seat);
+                    let ours = self.ours(place.created);
+                    self.session.leave(place.uses, place.mine, ours, seat);
                     return Err(error);
                 }
             }
         }
+    }
+
+    fn begin_anew(&mut self) {
+        self.request.identity = Identity::fresh(&self.request.name);
+        self.record = Record::new(self.request.owner(), &self.request.note);
+        self.started = self.session.clock.now();
     }
 
     async fn lease(&self) -> Result<Use> {
@@ -138,10 +152,15 @@ impl Claim {
         seat.note(holder);
     }
 
+    /// Our key, which nobody has written into since it was created.
+    fn ours(&self, created: i64) -> Ours {
+        Ours { created, owner: self.record.owner, written: created }
+    }
+
     fn grant(&self, place: Place, seat: Seat, waited: bool) -> Result<Grant> {
         let Place { uses, mine, created } = place;
         let Some(token) = record::token(created) else {
-            self.session.leave(uses, mine, created, seat);
+            self.session.leave(uses, mine, self.ours(created), seat);
             let (store, source) =
                 (self.session.client.config.label.clone(), "its revision is no token".into());
             return Err(Error::Backend { store, source });
@@ -149,11 +168,15 @@ impl Claim {
         let (sent, term) = (uses.lease.sent(), self.request.ttl);
         let kv = KeyValue { value: self.record.to_bytes(), create_revision: created, ..KeyValue::default() };
         seat.note(record::holder(&self.request.name, &kv, Some(term)));
-        let entry = Entry { mine, created, uses, until: sent.plus(term) };
-        let (name, owner, signal) = (&self.request.name, self.request.owner, self.request.signal.clone());
-        let hold = Held::new(&self.session, name, signal, entry, Some(seat));
+        let (name, identity, signal) =
+            (&self.request.name, self.request.identity, self.request.signal.clone());
+        let until = sent.plus(term);
+        let (owner, seat) = (identity.owner(), Some(seat));
+        let since = created;
+        let entry = Entry { owner, before: None, mine, created, since, uses, until, seat, turn: None };
+        let hold = Held::new(&self.session, name, signal, entry);
         hold.mind(waited.then(|| self.record.clone()));
         // The lease, from whose last request validity counts, may be older than this claim.
-        Ok(Grant { owner, token, sent, term: Some(term), pushed: sent < self.started, hold })
+        Ok(Grant { identity, token, sent, term: Some(term), pushed: sent < self.started, hold })
     }
 }

@@ -14,13 +14,16 @@ use super::config::Config;
 use super::grpc::Trouble;
 use super::link::Watch;
 use super::members::Members;
-use super::proto::{Compare, Header, LeaseResponse, Request, TxnRequest, TxnResponse};
+use super::proto::{Compare, Header, LeaseResponse, Reply, Request, TxnRequest, TxnResponse};
 use crate::clock::{Clock, Moment};
 use crate::{Error, Result, Source};
 
 /// Between a failed try and the next.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// What etcd says when it takes no more data.
+pub(super) const FULL: &str = "database space exceeded";
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -112,7 +115,7 @@ impl Client {
         self.config.timeout / 2
     }
 
-    pub(super) async fn call<A: Message, B: Message + Default>(
+    pub(super) async fn call<A: Message, B: Reply>(
         &self,
         path: &str,
         message: &A,
@@ -120,7 +123,8 @@ impl Client {
     ) -> Result<Answer<B>, Fault> {
         let deadline = self.clock.now().plus(timeout.min(self.config.timeout));
         let patience = self.patience().min(timeout);
-        let (mut unknown, mut pause) = (false, PAUSE);
+        let (mut unknown, mut pause, mut distrusted) = (false, PAUSE, 0);
+        let mut reason: Option<Source> = None;
         loop {
             let began = self.clock.now();
             let connection = self.members.connection();
@@ -133,14 +137,23 @@ impl Client {
             let waited = || self.clock.now().since(began);
             let (why, done, left) = match attempt.await {
                 Some(Ok((sent, value))) => return Ok(Answer { value, sent, unknown }),
+                // Trying again does not make a certificate good; another member may have a better one.
+                Some(Err(Trouble::Distrusted(why))) => {
+                    distrusted += 1;
+                    if distrusted >= self.config.endpoints.len() {
+                        return Err(Fault::Error(self.distrust(&why)));
+                    }
+                    (why.into(), false, true)
+                }
                 Some(Err(trouble)) => match self.cure(trouble) {
                     Cure::Again { why, done } => (why, done, true),
                     Cure::Give(fault) => return Err(fault),
                 },
                 // Whoever has little time left says nothing about a member that does not answer in it.
                 None => {
-                    let why = format!("no answer within {}", crate::format_duration(waited()));
-                    (why.into(), true, waited() >= patience / 2)
+                    let long = waited() >= patience / 2;
+                    let why = || format!("no answer within {}", crate::format_duration(waited())).into();
+                    (reason.take().filter(|_| !long).unwrap_or_else(why), true, long)
                 }
             };
             // Without a connection nothing was sent.
@@ -152,15 +165,24 @@ impl Client {
             if again >= deadline {
                 return Err(Fault::Error(self.unavailable(why)));
             }
+            reason = Some(why);
             pause = (pause * 2).min(LONGEST_PAUSE);
             self.clock.sleep_until(again).await;
         }
+    }
+
+    fn distrust(&self, why: &str) -> Error {
+        Error::config(format!(
+            "{} shows a certificate that is not to be trusted ({why}); renew it, or name its authority with `ca`",
+            self.config.label
+        ))
     }
 
     /// What a refusal means.
     fn cure(&self, trouble: Trouble) -> Cure {
         let (code, message) = match trouble {
             Trouble::Broken(why) => return Cure::Again { why: why.into(), done: true },
+            Trouble::Distrusted(why) => return Cure::Give(Fault::Error(self.distrust(&why))),
             Trouble::Refused { code, message } => (code, message),
         };
         let config = |advice: &str| {
@@ -180,7 +202,7 @@ impl Client {
             7 => config(
                 "give the user's role read and write rights to the range of the names (`etcdctl role grant-permission`)",
             ),
-            8 if has("database space exceeded") => {
+            8 if has(FULL) => {
                 config("compact and defragment the cluster, raise its quota, and disarm the alarm")
             }
             // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure. And unknown:

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backends::tls::TlsFiles;
-use crate::url::StoreUrl;
+use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 
 const DEFAULT_PORT: u16 = 2379;
@@ -15,7 +15,7 @@ pub(super) struct Config {
     pub(super) label: String,
     /// The members to talk to, in the order they are tried.
     pub(super) endpoints: Vec<(String, u16)>,
-    pub(super) login: Option<(String, String)>,
+    pub(super) login: Option<(String, Password)>,
     pub(super) prefix: String,
     /// The longest that one request may take, with all its repetitions.
     pub(super) timeout: Duration,
@@ -79,7 +79,7 @@ mod tests {
         let endpoints = [("a", 2379), ("b", 1), ("::1", 2)].map(|(host, port)| (host.to_owned(), port));
         assert_eq!(config.endpoints, endpoints);
         assert_eq!((config.prefix.as_str(), config.timeout), ("app/", Duration::from_millis(500)));
-        assert_eq!(config.login, Some(("u".to_owned(), "p".to_owned())));
+        assert_eq!(config.login, Some(("u".to_owned(), Password::new("p".to_owned()))));
         assert!(parse("etcds://h?ca=/a&cert=/c&key=/k&server_name=n").unwrap().tls.is_some());
     }
 

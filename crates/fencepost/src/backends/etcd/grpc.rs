@@ -7,9 +7,20 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
 use prost::Message;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-/// Larger messages than this are not ours.
-const MOST: usize = 64 << 20;
+use super::proto::{List, Reply};
+use crate::text::printable;
+
+/// Bytes of the longest answer that is believed. The longest honest one is a whole queue: that of 50,000
+/// waiters without notes is 15 MB.
+const MAX_ANSWER: usize = 16 << 20;
+/// The same for what a watch has seen: a few changes of one key, 2 KB each.
+pub(super) const MAX_SIGHT: usize = 1 << 20;
+/// Items of the longest answer that is believed: four times as many as that queue has.
+const MAX_ITEMS: usize = 200_000;
+/// Bytes of a refusal that are kept.
+const MAX_REFUSAL: usize = 1024;
 
 /// What came instead of an answer.
 #[derive(Debug, Clone)]
@@ -18,6 +29,19 @@ pub(super) enum Trouble {
     Broken(String),
     /// The server said no.
     Refused { code: u32, message: String },
+    /// Its certificate is not to be trusted.
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
+    Distrusted(String),
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Self {
+        #[cfg(feature = "tls")]
+        if let Some(why) = crate::backends::tls::distrust(&error) {
+            return Self::Distrusted(why.to_string());
+        }
+        Self::Broken(error.to_string())
+    }
 }
 
 impl From<h2::Error> for Trouble {
@@ -60,17 +84,16 @@ impl Caller {
     }
 
     /// One request and its answer. Also for streams of which we want one exchange.
-    pub(super) async fn call<A: Message, B: Message + Default>(
-        &self,
-        path: &str,
-        message: &A,
-    ) -> Result<B, Trouble> {
+    pub(super) async fn call<A: Message, B: Reply>(&self, path: &str, message: &A) -> Result<B, Trouble> {
         let (response, _body) = self.open(path, Some(frame(message))).await?;
-        let mut answers = Answers::new(response).await?;
-        let first = answers.next().await?;
+        let mut answers = Answers::new(response, MAX_ANSWER).await?;
+        let first = answers.next::<B>().await?;
         // The verdict follows the message: only then it counts.
-        while answers.next::<B>().await?.is_some() {}
-        first.ok_or_else(|| Trouble::Broken("the answer was empty".to_owned()))
+        match (first, answers.next::<B>().await?) {
+            (Some(answer), None) => Ok(answer),
+            (None, _) => Err(Trouble::Broken("the answer was empty".to_owned())),
+            (Some(_), Some(_)) => Err(Trouble::Broken("there were two answers to one request".to_owned())),
+        }
     }
 
     /// Opens a stream; its answers begin when the server has something to say.
@@ -98,12 +121,16 @@ impl Questions {
 /// The receiving half.
 pub(super) struct Answers {
     body: RecvStream,
+    /// Bytes of the longest message that is believed.
+    most: usize,
+    /// The verdict came in the headers, as it does when nothing else is said.
+    judged: bool,
     bytes: BytesMut,
     ready: VecDeque<Bytes>,
 }
 
 impl Answers {
-    pub(super) async fn new(response: ResponseFuture) -> Result<Self, Trouble> {
+    pub(super) async fn new(response: ResponseFuture, most: usize) -> Result<Self, Trouble> {
         let response = response.await?;
         if !response.status().is_success() {
             return Err(Trouble::Broken(format!(
@@ -112,24 +139,28 @@ impl Answers {
             )));
         }
         // A refusal without a message comes in the headers.
-        verdict(response.headers())?;
-        Ok(Self { body: response.into_body(), bytes: BytesMut::new(), ready: VecDeque::new() })
+        let judged = verdict(response.headers())?;
+        let body = response.into_body();
+        Ok(Self { body, most, judged, bytes: BytesMut::new(), ready: VecDeque::new() })
     }
 
     /// The next message; `None` when the server has ended the stream well.
-    pub(super) async fn next<T: Message + Default>(&mut self) -> Result<Option<T>, Trouble> {
+    pub(super) async fn next<T: Reply>(&mut self) -> Result<Option<T>, Trouble> {
         loop {
             if let Some(message) = self.ready.pop_front() {
-                let message = T::decode(message).map_err(|error| Trouble::Broken(error.to_string()))?;
-                return Ok(Some(message));
+                return decode(&message).map(Some);
             }
             match self.body.data().await {
                 Some(data) => self.take(data?)?,
                 None => {
                     if let Some(trailers) = self.body.trailers().await? {
-                        verdict(&trailers)?;
+                        self.judged |= verdict(&trailers)?;
                     }
-                    return Ok(None);
+                    // Whoever cuts an answer short in between leaves the verdict out.
+                    return match self.judged && self.bytes.is_empty() {
+                        true => Ok(None),
+                        false => Err(Trouble::Broken("the answer was cut short".to_owned())),
+                    };
                 }
             }
         }
@@ -138,7 +169,7 @@ impl Answers {
     fn take(&mut self, data: Bytes) -> Result<(), Trouble> {
         let _ = self.body.flow_control().release_capacity(data.len());
         self.bytes.extend_from_slice(&data);
-        while let Some(message) = unframe(&mut self.bytes)? {
+        while let Some(message) = unframe(&mut self.bytes, self.most)? {
             self.ready.push_back(message);
         }
         Ok(())
@@ -156,39 +187,76 @@ fn frame(message: &impl Message) -> Bytes {
 }
 
 /// Takes a whole message out of what has come so far.
-fn unframe(bytes: &mut BytesMut) -> Result<Option<Bytes>, Trouble> {
-    if bytes.len() < 5 {
+fn unframe(bytes: &mut BytesMut, most: usize) -> Result<Option<Bytes>, Trouble> {
+    let Some((&[compressed, ref length @ ..], rest)) = bytes.split_first_chunk::<5>() else {
         return Ok(None);
+    };
+    let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+    if compressed != 0 || length > most {
+        let what = if compressed == 0 { "too long" } else { "compressed" };
+        return Err(Trouble::Broken(format!("the answer is {what}")));
     }
-    let length = u32::from_be_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]) as usize;
-    if bytes[0] != 0 || length > MOST {
-        return Err(Trouble::Broken("the answer is compressed or too large".to_owned()));
-    }
-    if bytes.len() < 5 + length {
+    if rest.len() < length {
         return Ok(None);
     }
     bytes.advance(5);
     Ok(Some(bytes.split_to(length).freeze()))
 }
 
-/// What the server thought of the request.
-fn verdict(headers: &HeaderMap) -> Result<(), Trouble> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    match text("grpc-status").map_or(Ok(0), str::parse) {
-        Ok(0) => Ok(()),
-        Ok(code) => {
-            let message = text("grpc-message").unwrap_or_default();
-            let message = crate::text::decode(message).unwrap_or_else(|| message.to_owned());
-            Err(Trouble::Refused { code, message })
+/// Reads a message whose lists are not too long.
+fn decode<T: Reply>(message: &[u8]) -> Result<T, Trouble> {
+    if items(message, T::LISTS)? > MAX_ITEMS {
+        return Err(Trouble::Broken("the answer has too many items".to_owned()));
+    }
+    T::decode(message).map_err(unreadable)
+}
+
+/// How many items are in the lists of a message.
+fn items(mut bytes: &[u8], lists: &[List]) -> Result<usize, Trouble> {
+    let mut count = 0;
+    while !bytes.is_empty() {
+        let (field, kind) = decode_key(&mut bytes).map_err(unreadable)?;
+        match lists.iter().find(|list| list.0 == field) {
+            Some(List(_, inside)) if kind == WireType::LengthDelimited => {
+                let length = decode_varint(&mut bytes).map_err(unreadable)?;
+                let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
+                let (item, rest) = split.ok_or_else(|| unreadable("an item is cut short"))?;
+                // One without lists inside need not be a message: it may be a key.
+                count += 1 + if inside.is_empty() { 0 } else { items(item, inside)? };
+                bytes = rest;
+            }
+            _ => skip_field(kind, field, &mut bytes, DecodeContext::default()).map_err(unreadable)?,
         }
-        Err(_) => Err(Trouble::Broken("the answer has no readable status".to_owned())),
+    }
+    Ok(count)
+}
+
+fn unreadable(error: impl std::fmt::Display) -> Trouble {
+    Trouble::Broken(error.to_string())
+}
+
+/// What the server thought of the request; `false` if it does not say.
+fn verdict(headers: &HeaderMap) -> Result<bool, Trouble> {
+    let Some(status) = headers.get("grpc-status") else { return Ok(false) };
+    match status.to_str().ok().and_then(|status| status.parse().ok()) {
+        Some(0) => Ok(true),
+        Some(code) => {
+            let text = headers.get("grpc-message").map_or(&b""[..], HeaderValue::as_bytes);
+            let text = String::from_utf8_lossy(&text[..text.len().min(MAX_REFUSAL)]);
+            let text = crate::text::decode(&text).unwrap_or_else(|| text.into_owned());
+            Err(Trouble::Refused { code, message: printable(&text).into_owned() })
+        }
+        None => Err(Trouble::Broken("the answer has no readable status".to_owned())),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::etcd::proto::{Header, TxnResponse, WatchResponse};
+    use crate::backends::etcd::proto::{
+        Event, Header, KeyValue, LeaseResponse, RangeResponse, Response, ResponseOp, TxnResponse,
+        WatchResponse,
+    };
     use proptest::prelude::*;
 
     fn header(revision: i64) -> Header {
@@ -203,7 +271,7 @@ mod tests {
             let (mut bytes, mut found) = (BytesMut::new(), Vec::new());
             for part in [&all[..cut], &all[cut..]] {
                 bytes.extend_from_slice(part);
-                while let Some(message) = unframe(&mut bytes).unwrap() {
+                while let Some(message) = unframe(&mut bytes, MAX_ANSWER).unwrap() {
                     found.push(Header::decode(message).unwrap());
                 }
             }
@@ -213,29 +281,68 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_message_is_refused() {
-        assert!(unframe(&mut BytesMut::from(&[1, 0, 0, 0, 0][..])).is_err());
-        assert!(unframe(&mut BytesMut::from(&[0, 255, 0, 0, 0][..])).is_err());
-        assert!(unframe(&mut BytesMut::from(&[0, 0, 0, 0][..])).unwrap().is_none());
+        let of = |bytes: &[u8], most| unframe(&mut BytesMut::from(bytes), most);
+        assert!(of(&[1, 0, 0, 0, 0], MAX_ANSWER).is_err());
+        assert!(of(&[0, 255, 0, 0, 0], MAX_ANSWER).is_err());
+        assert!(of(&[0, 255, 255, 255, 255], MAX_ANSWER).is_err());
+        assert!(of(&[0, 0, 0, 0, 9], 8).is_err());
+        assert!(of(&[0, 0, 0, 0], MAX_ANSWER).unwrap().is_none());
     }
 
     #[test]
     fn a_refusal_is_read_from_the_trailers() {
         let mut trailers = HeaderMap::new();
-        assert!(verdict(&trailers).is_ok());
+        assert!(!verdict(&trailers).unwrap(), "none");
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        assert!(verdict(&trailers).unwrap());
         trailers.insert("grpc-status", HeaderValue::from_static("5"));
         trailers.insert("grpc-message", HeaderValue::from_static("no%20lease"));
         let refused = verdict(&trailers).unwrap_err();
         assert!(matches!(refused, Trouble::Refused { code: 5, message } if message == "no lease"));
+        trailers.insert("grpc-message", HeaderValue::from_static("%1b[2J%0aforged"));
+        let Trouble::Refused { message, .. } = verdict(&trailers).unwrap_err() else { panic!() };
+        assert!(!message.contains(char::is_control), "{message:?}");
+    }
+
+    fn transaction(ranges: &[usize]) -> TxnResponse {
+        let ops = ranges.iter().map(|keys| {
+            let kvs = vec![KeyValue { value: vec![0x12, 0], ..KeyValue::default() }; *keys];
+            ResponseOp { response: Some(Response::Range(RangeResponse { header: Some(header(7)), kvs })) }
+        });
+        TxnResponse { header: Some(header(7)), succeeded: true, responses: ops.collect() }
+    }
+
+    #[test]
+    fn items_are_counted_before_they_take_memory() {
+        let count = |message: TxnResponse| items(&message.encode_to_vec(), TxnResponse::LISTS).unwrap();
+        assert_eq!(count(transaction(&[])), 0);
+        assert_eq!(count(transaction(&[0, 3, 4])), 13);
+        let watch = WatchResponse { events: vec![Event::default(); 5], ..WatchResponse::default() };
+        assert_eq!(items(&watch.encode_to_vec(), WatchResponse::LISTS).unwrap(), 5);
+        let lease = LeaseResponse { keys: vec![b"job/694d85".to_vec(); 6], ..LeaseResponse::default() };
+        assert_eq!(items(&lease.encode_to_vec(), LeaseResponse::LISTS).unwrap(), 6);
+        // An operation and its range are items as well.
+        let of = |keys| decode::<TxnResponse>(&transaction(&[keys]).encode_to_vec());
+        assert_eq!(of(MAX_ITEMS - 2).unwrap().into_kvs().len(), MAX_ITEMS - 2);
+        assert!(matches!(of(MAX_ITEMS - 1), Err(Trouble::Broken(why)) if why.contains("too many")));
     }
 
     proptest! {
         #[test]
+        fn no_message_has_more_items_than_were_counted(bytes in proptest::collection::vec(0_u8..30, 0..80)) {
+            if let Ok(message) = TxnResponse::decode(&bytes[..]) {
+                let ops = message.responses.len();
+                prop_assert!(items(&bytes, TxnResponse::LISTS).unwrap() >= ops + message.into_kvs().len());
+            }
+        }
+
+        #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mut framed = BytesMut::from(&bytes[..]);
-            while let Ok(Some(message)) = unframe(&mut framed) {
+            while let Ok(Some(message)) = unframe(&mut framed, MAX_ANSWER) {
                 let _ = Header::decode(message);
             }
-            let _ = (TxnResponse::decode(&bytes[..]), WatchResponse::decode(&bytes[..]));
+            let _ = (decode::<TxnResponse>(&bytes), decode::<WatchResponse>(&bytes));
         }
 
         #[test]

@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{oneshot, watch};
 
+use super::attach;
 use super::client::Fault;
-use super::leases::{Mine, Use};
+use super::leases::{Mine, Ours, Use};
 use super::proto::{Compare, KeyValue, PutRequest, RangeRequest, Request};
 use super::record::Record;
 use super::renewals::{self, Found, One};
@@ -16,7 +17,7 @@ use super::seats::Seat;
 use super::session::Session;
 use crate::backend::{Hold, Renewal, Signal, lock};
 use crate::clock::Moment;
-use crate::{EtcdCompare, Loss, Name, Result};
+use crate::{EtcdCompare, Loss, Name, Owner, Result};
 
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -25,6 +26,11 @@ pub(crate) struct Held {
     name: Name,
     pub(super) key: Vec<u8>,
     pub(super) created: i64,
+    owner: Owner,
+    /// The revision that wrote our owner into it: what was before does not concern us.
+    pub(super) since: i64,
+    /// Who had it before it was attached.
+    before: Option<Owner>,
     pub(super) signal: Arc<Signal>,
     state: Mutex<State>,
     /// Nothing is left to watch over.
@@ -35,6 +41,8 @@ pub(crate) struct Held {
 struct State {
     /// When the key goes if it is not renewed.
     until: Moment,
+    /// The revision that wrote the key last, as far as we know.
+    written: i64,
     /// A move to another lease went unanswered, and may come yet.
     unsure: bool,
     /// What makes it ours; gone when the lock is.
@@ -47,33 +55,40 @@ pub(super) struct Stake {
     pub(super) mine: Mine,
     /// `None` for a lock that was attached: its key is on a lease of its own, and ends with that.
     pub(super) seat: Option<Seat>,
+    /// The turn of whoever uses handles of this name, until a lock that was attached has come to its caller.
+    pub(super) turn: Option<Seat>,
 }
 
 /// The key of a lock that was just granted.
 pub(super) struct Entry {
+    pub(super) owner: Owner,
+    /// Whom it was attached from.
+    pub(super) before: Option<Owner>,
     pub(super) mine: Mine,
     pub(super) created: i64,
+    pub(super) since: i64,
     pub(super) uses: Use,
     pub(super) until: Moment,
+    pub(super) seat: Option<Seat>,
+    pub(super) turn: Option<Seat>,
 }
 
 impl Held {
-    pub(super) fn new(
-        session: &Arc<Session>,
-        name: &Name,
-        signal: Arc<Signal>,
-        entry: Entry,
-        seat: Option<Seat>,
-    ) -> Arc<Self> {
-        let Entry { mine, created, uses, until } = entry;
+    pub(super) fn new(session: &Arc<Session>, name: &Name, signal: Arc<Signal>, entry: Entry) -> Arc<Self> {
+        let Entry { owner, before, mine, created, since, uses, until, seat, turn } = entry;
+        let key = mine.key.clone();
+        let stake = Some(Stake { uses, mine, seat, turn });
         Arc::new_cyclic(|itself| Self {
             itself: itself.clone(),
             session: session.clone(),
             name: name.clone(),
-            key: mine.key.clone(),
+            key,
             created,
+            owner,
+            since,
+            before,
             signal,
-            state: Mutex::new(State { until, unsure: false, stake: Some(Stake { uses, mine, seat }) }),
+            state: Mutex::new(State { until, written: since, unsure: false, stake }),
             done: watch::Sender::new(false),
         })
     }
@@ -97,6 +112,12 @@ impl Held {
         state.stake.as_ref().filter(|stake| stake.seat.is_none()).map(|stake| stake.uses.clone())
     }
 
+    /// The caller has the lock: others may use the handle that it was attached by, in vain.
+    pub(super) fn end_turn(&self) {
+        let turn = lock(&self.state).stake.as_mut().and_then(|stake| stake.turn.take());
+        drop(turn);
+    }
+
     /// The lock is not ours any more, or no longer to look after.
     pub(super) fn end(&self) -> Option<Stake> {
         self.done.send_replace(true);
@@ -107,12 +128,21 @@ impl Held {
     pub(super) fn loss(&self, found: Option<&KeyValue>) -> Option<Loss> {
         match found.filter(|kv| kv.create_revision == self.created) {
             None => Some(Loss::Taken),
-            Some(kv) => Record::of(kv)?.revoked.map(|reason| Loss::ForceReleased { reason }),
+            Some(kv) => match Record::of(kv)? {
+                record if record.owner != self.owner => Some(Loss::Taken),
+                record => record.revoked.map(|reason| Loss::ForceReleased { reason }),
+            },
         }
     }
 
-    fn ours(&self) -> Compare {
-        Compare::created(&self.key, self.created)
+    pub(super) fn ours(&self) -> Ours {
+        Ours { created: self.created, owner: self.owner, written: lock(&self.state).written }
+    }
+
+    /// A revision that has written into the key, which is ours.
+    pub(super) fn note_written(&self, revision: i64) {
+        let mut state = lock(&self.state);
+        state.written = state.written.max(revision);
     }
 
     pub(super) fn read(&self) -> Request {
@@ -132,8 +162,10 @@ impl Held {
             let written = Compare::written(&self.key, kv.mod_revision);
             let put = PutRequest { key: kv.key, value: kv.value, lease: uses.lease.id, ignore_lease: false };
             lock(&self.state).unsure = true;
-            let answer = client.txn(vec![self.ours(), written], vec![Request::Put(put)], vec![]).await?;
+            let created = Compare::created(&self.key, self.created);
+            let answer = client.txn(vec![created, written], vec![Request::Put(put)], vec![]).await?;
             if answer.value.succeeded {
+                self.note_written(answer.value.revision());
                 let lease = uses.lease.clone();
                 {
                     let mut state = lock(&self.state);
@@ -158,11 +190,10 @@ impl Held {
         let moved = async {
             if let Some(before) = attached {
                 let uses = leases.own(term).await?;
-                let moved = self.move_to(uses.clone()).await;
-                leases.drop_empty(
-                    if matches!(moved, Ok(Renewal::Renewed { .. })) { before } else { uses }.lease.id,
-                );
-                return moved;
+                let moved = self.move_to(uses.clone()).await?;
+                let renewed = matches!(moved, Renewal::Renewed { .. });
+                self.session.drop_lease(if renewed { before } else { uses }.lease.id);
+                return Ok(moved);
             }
             let uses = leases.get(term).await?;
             leases.refresh(&uses.lease).await?;
@@ -178,12 +209,14 @@ impl Held {
     async fn give_back(self: Arc<Self>) -> Result<bool> {
         // What follows is our own doing, and no loss.
         self.done.send_replace(true);
-        let deleted = self.session.leases.delete(&self.key, self.created).await;
+        let deleted = self.session.leases.delete_ours(&self.key, self.ours()).await;
         match self.end() {
+            Some(Stake { uses, seat: None, .. }) if deleted.is_ok() => self.session.drop_lease(uses.lease.id),
+            // The key has to go whether or not somebody tries again. Of a lock that was attached it has left.
             Some(Stake { uses, seat: None, .. }) => self.session.leases.drop_own(&uses),
-            // Others may keep the lease alive, so the key has to go whether or not somebody tries again.
-            Some(Stake { uses, mine, seat: Some(seat) }) if deleted.is_err() => {
-                self.session.leave(uses, mine, self.created, seat);
+            // Others may keep the lease alive.
+            Some(Stake { uses, mine, seat: Some(seat), .. }) if deleted.is_err() => {
+                self.session.leave(uses, mine, self.ours(), seat);
             }
             _ => {}
         }
@@ -199,7 +232,7 @@ impl Held {
         if !matches!(moved, Ok(Renewal::Renewed { .. })) {
             self.session.leases.drop_own(&uses);
         } else if let Some(before) = before {
-            self.session.leases.drop_empty(before.lease.id);
+            self.session.drop_lease(before.lease.id);
         }
         Ok(match moved.map_err(|fault| fault.into_error(client))? {
             Renewal::Renewed { sent, .. } => {
@@ -228,10 +261,13 @@ impl Hold for Held {
             Found::Stranger => Renewal::Lost(Loss::Taken),
             Found::Key(kv, sent) => match (self.loss(kv.as_ref()), sent) {
                 (Some(why), _) => Renewal::Lost(why),
-                (None, Some(sent)) if !lock(&self.state).unsure => {
-                    Renewal::Renewed { sent, term: Some(term) }
+                (None, sent) => {
+                    self.note_written(kv.map_or(0, |kv| kv.mod_revision));
+                    match sent.filter(|_| !lock(&self.state).unsure) {
+                        Some(sent) => Renewal::Renewed { sent, term: Some(term) },
+                        None => self.prolong(term).await?,
+                    }
                 }
-                (None, _) => self.prolong(term).await?,
             },
         };
         if let Renewal::Renewed { sent, .. } = &renewal {
@@ -259,10 +295,19 @@ impl Hold for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // Of a forked child's copy nothing is left behind: the lock is its parent's.
-        if let Some(Stake { uses, mine, seat: Some(seat) }) = self.end()
-            && self.session.is_ours()
-        {
-            self.session.leave(uses, mine, self.created, seat);
+        match self.end() {
+            Some(_) if !self.session.is_ours() => {}
+            Some(Stake { uses, mine, seat: Some(seat), .. }) => {
+                self.session.leave(uses, mine, self.ours(), seat);
+            }
+            // Attached for a caller that is gone: its handle is good again.
+            Some(Stake { seat: None, turn, .. }) => {
+                if let Some(before) = self.before {
+                    let key = self.key.clone();
+                    attach::undo(&self.session, key, self.created, (self.owner, before), self.until(), turn);
+                }
+            }
+            None => {}
         }
     }
 }

@@ -15,11 +15,12 @@ use tokio::sync::watch;
 
 use super::beat::{Stamp, proven};
 use super::client::{Client, Fault};
-use super::proto::{Compare, DeleteRequest, Request};
-use crate::Result;
+use super::proto::{Compare, DeleteRequest, RangeRequest, Request};
+use super::record::Record;
 use crate::backend::lock;
 use crate::clock::Moment;
 use crate::keeper::Keeper;
+use crate::{Owner, Result};
 
 /// A lease is new enough for another lock if this part of it has passed at most; else it is kept alive first.
 const FRESH: u32 = 20;
@@ -27,6 +28,12 @@ const FRESH: u32 = 20;
 const SWEEP: Duration = Duration::from_millis(250);
 /// Between two tries to revoke one.
 const REVOKE: Duration = Duration::from_millis(500);
+/// The last bit of a lease's id. Whoever moves a key away ends only a lease that was the key's own: another
+/// key may be put on a shared one in that moment.
+const SHARED: i64 = 0;
+const OWN: i64 = 1;
+/// How often a key may be written between two tries to delete it.
+const TRIES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Leases {
@@ -69,6 +76,17 @@ struct State {
 }
 
 impl Lease {
+    fn new(id: i64, term: Duration, sent: Moment) -> Self {
+        let state = State { sent, kept: None, users: 0, retired: false };
+        Self {
+            id,
+            term,
+            state: Mutex::new(state),
+            over: watch::Sender::new(false),
+            beat: tokio::sync::Mutex::default(),
+        }
+    }
+
     /// Since when it has all of its time.
     pub(super) fn sent(&self) -> Moment {
         lock(&self.state).sent
@@ -129,6 +147,15 @@ impl Drop for Use {
     }
 }
 
+impl Use {
+    /// A lease that is there, and that nobody else uses; kept alive by a request of this moment.
+    pub(super) fn of_its_own(id: i64, term: Duration, sent: Moment) -> Self {
+        let lease = Arc::new(Lease::new(id, term, sent));
+        lock(&lease.state).users += 1;
+        Self { lease, leases: Weak::new() }
+    }
+}
+
 /// A key that somebody is responsible for; of a shared lease, nobody but them deletes it meanwhile.
 #[derive(Debug)]
 pub(super) struct Mine {
@@ -151,6 +178,15 @@ impl Drop for Mine {
     }
 }
 
+/// How to know a key that somebody is responsible for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ours {
+    pub(super) created: i64,
+    pub(super) owner: Owner,
+    /// The revision that wrote it last, as far as we know.
+    pub(super) written: i64,
+}
+
 impl Leases {
     pub(super) fn new(client: Arc<Client>, keeper: Arc<Keeper>) -> Self {
         Self { client, keeper, table: Mutex::default(), making: tokio::sync::Mutex::default() }
@@ -167,7 +203,7 @@ impl Leases {
         if let Some(found) = self.find(seconds) {
             return Ok(found);
         }
-        let lease = self.make(seconds).await?;
+        let lease = self.make(seconds, SHARED).await?;
         let now = self.client.clock.now();
         let mut table = lock(&self.table);
         table.open.retain(|_, other| !other.is_over(now));
@@ -189,21 +225,17 @@ impl Leases {
 
     /// A lease that only its user knows of, and that outlives this client.
     pub(super) async fn own(self: &Arc<Self>, ttl: Duration) -> Result<Use, Fault> {
-        let lease = self.make(whole_seconds(ttl)).await?;
-        lock(&lease.state).users += 1;
-        Ok(Use { lease, leases: Weak::new() })
+        let lease = self.make(whole_seconds(ttl), OWN).await?;
+        Ok(Use::of_its_own(lease.id, lease.term, lease.sent()))
     }
 
-    /// Ends a lease that a key was moved away from, unless it has others.
-    pub(super) fn drop_empty(self: &Arc<Self>, id: i64) {
-        let leases = self.clone();
-        self.keeper.spawn(async move {
-            if leases.client.time_to_live(id, true).await.is_ok_and(|lease| lease.keys.is_empty())
-                && let Err(Fault::Error(error)) = leases.client.revoke(id).await
-            {
-                tracing::debug!(%error, "a lease without keys could not be revoked; it ends by itself");
-            }
-        });
+    /// Ends a lease that a key was moved away from, or deleted of, unless it has others.
+    pub(super) async fn end_empty(&self, id: i64) {
+        if self.client.time_to_live(id, true).await.is_ok_and(|lease| lease.keys.is_empty())
+            && let Err(Fault::Error(error)) = self.client.revoke(id).await
+        {
+            tracing::debug!(%error, "a lease without keys could not be revoked; it ends by itself");
+        }
     }
 
     /// Ends a lease of one's own.
@@ -211,9 +243,10 @@ impl Leases {
         self.revoke(uses.lease.id, uses.lease.sent().plus(uses.lease.term));
     }
 
-    async fn make(&self, seconds: u64) -> Result<Arc<Lease>, Fault> {
+    async fn make(&self, seconds: u64, kind: i64) -> Result<Arc<Lease>, Fault> {
         // Chosen here, so that a repeated request does not make a second one.
         let id = i64::try_from(uuid::Uuid::now_v7().as_u64_pair().1 >> 1).unwrap_or(i64::MAX);
+        let id = id & !OWN | kind;
         let granted = match self.client.grant(id, seconds).await {
             Ok(granted) => granted,
             Err(fault) => {
@@ -222,14 +255,8 @@ impl Leases {
                 return Err(fault);
             }
         };
-        let state = State { sent: granted.sent, kept: None, users: 0, retired: false };
-        Ok(Arc::new(Lease {
-            id,
-            term: Duration::from_secs(u64::try_from(granted.value.ttl).unwrap_or(seconds).max(seconds)),
-            state: Mutex::new(state),
-            over: watch::Sender::new(false),
-            beat: tokio::sync::Mutex::default(),
-        }))
+        let seconds = u64::try_from(granted.value.ttl).unwrap_or(seconds).max(seconds);
+        Ok(Arc::new(Lease::new(id, Duration::from_secs(seconds), granted.sent)))
     }
 
     /// Sees to it that a lease has nearly all of its time left; known to only after [`confirm`](Self::confirm).
@@ -324,12 +351,38 @@ impl Leases {
         Ok(())
     }
 
-    /// Deletes the key of one acquisition, if it still is that. Says whether it was.
+    /// Deletes the key of one acquisition, if it still is that, whoever holds the lock. Says whether it was.
     pub(super) async fn delete(&self, key: &[u8], created: i64) -> Result<bool, Fault> {
         let delete = Request::Delete(DeleteRequest { key: key.to_vec(), range_end: Vec::new() });
         let answer = self.client.txn(vec![Compare::created(key, created)], vec![delete], vec![]).await?;
         // A repeated request finds nothing if the first one did its work.
         Ok(answer.value.succeeded || answer.unknown)
+    }
+
+    /// Deletes a key of ours, whatever was written into it since. Not that of a lock which somebody has
+    /// attached: it keeps its key. Says whether it was still ours.
+    pub(super) async fn delete_ours(&self, key: &[u8], ours: Ours) -> Result<bool, Fault> {
+        let (mut written, mut unknown) = (ours.written, false);
+        for _ in 0..TRIES {
+            let unchanged = vec![Compare::written(key, written)];
+            let delete = Request::Delete(DeleteRequest { key: key.to_vec(), range_end: Vec::new() });
+            let read = Request::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() });
+            let answer = self.client.txn(unchanged, vec![delete], vec![read]).await?;
+            unknown |= answer.unknown;
+            if answer.value.succeeded {
+                return Ok(true);
+            }
+            match answer.value.into_kvs().pop().filter(|kv| kv.create_revision == ours.created) {
+                // A repeated request finds nothing if the first one did its work.
+                None => return Ok(unknown),
+                Some(kv) if Record::of(&kv).is_some_and(|record| record.owner != ours.owner) => {
+                    return Ok(false);
+                }
+                // By an operator, or by whoever renewed it by its handle.
+                Some(kv) => written = kv.mod_revision,
+            }
+        }
+        Err(Fault::Error(self.client.unavailable("the key of a lock changed all the time; try again")))
     }
 
     fn unused(&self, lease: &Arc<Lease>) {
@@ -385,6 +438,11 @@ impl Drop for Leases {
             self.revoke(lease.id, lease.sent().plus(lease.term));
         }
     }
+}
+
+/// Whether a lease is that of a single lock, which was detached.
+pub(super) fn is_own(id: i64) -> bool {
+    id & OWN == OWN
 }
 
 /// Leases are of whole seconds.

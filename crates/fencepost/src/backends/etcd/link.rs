@@ -9,23 +9,30 @@ use http::header::HeaderValue;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::AbortHandle;
 
 use super::config::Config;
-use super::grpc::{Answers, Caller, Trouble};
+use super::grpc::{Answers, Caller, MAX_SIGHT, Trouble};
 use super::proto::{
-    AuthenticateRequest, AuthenticateResponse, KeyValue, WatchAction, WatchCancel, WatchCreate, WatchRequest,
-    WatchResponse,
+    AuthenticateRequest, AuthenticateResponse, KeyValue, Reply, WatchAction, WatchCancel, WatchCreate,
+    WatchRequest, WatchResponse,
 };
 use crate::Result;
 use crate::backend::lock;
+use crate::url::Password;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// How much a member may send before we have read it.
 const WINDOW: u32 = 1 << 20;
+
+/// Bytes of the headers of one answer: a status, a sentence and little more.
+const MAX_HEADERS: u32 = 16 << 10;
+
+/// How many sights of one watch may wait to be looked at. Keys of ours change a few times in their lives.
+const MAX_SIGHTS: usize = 256;
 
 /// One member, and how to reach it.
 #[derive(Debug)]
@@ -79,7 +86,19 @@ pub(super) struct Link {
 struct Watches {
     /// Leads to the stream, if there is one.
     requests: Option<UnboundedSender<WatchRequest>>,
-    open: HashMap<i64, UnboundedSender<Sight>>,
+    open: HashMap<i64, Sender<Sight>>,
+}
+
+impl Watches {
+    /// Forgets a watch, and lets the server forget it.
+    fn cancel(&mut self, watch_id: i64) {
+        if self.open.remove(&watch_id).is_some()
+            && let Some(requests) = &self.requests
+        {
+            let cancel = WatchCancel { watch_id };
+            let _ = requests.send(WatchRequest { action: Some(WatchAction::Cancel(cancel)) });
+        }
+    }
 }
 
 /// What a watch of one key has seen.
@@ -95,10 +114,14 @@ pub(super) enum Sight {
 
 impl Link {
     /// Connects to one member, and logs in if there is a user.
-    pub(super) async fn open(endpoint: &Endpoint, login: Option<&(String, String)>) -> Result<Self, Trouble> {
-        let stream = endpoint.connect().await.map_err(|error| Trouble::Broken(error.to_string()))?;
+    pub(super) async fn open(
+        endpoint: &Endpoint,
+        login: Option<&(String, Password)>,
+    ) -> Result<Self, Trouble> {
+        let stream = endpoint.connect().await?;
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(WINDOW).initial_connection_window_size(WINDOW);
+        builder.max_header_list_size(MAX_HEADERS).enable_push(false);
         let (sender, connection) = builder.handshake::<_, Bytes>(stream).await?;
         let connection = tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -116,23 +139,22 @@ impl Link {
         Ok(link)
     }
 
-    async fn log_in(&mut self, login: Option<&(String, String)>) -> Result<(), Trouble> {
+    async fn log_in(&mut self, login: Option<&(String, Password)>) -> Result<(), Trouble> {
         let Some((name, password)) = login.cloned() else { return Ok(()) };
-        let request = AuthenticateRequest { name, password };
+        let request = AuthenticateRequest { name, password: password.reveal().to_owned() };
         match self.call::<_, AuthenticateResponse>("Auth/Authenticate", &request).await {
             Ok(answer) => self.caller.token = HeaderValue::try_from(answer.token).ok(),
             // A cluster that asks nobody for a password.
             Err(Trouble::Refused { message, .. }) if message.contains("authentication is not enabled") => {}
+            Err(Trouble::Refused { code, message }) => {
+                return Err(Trouble::Refused { code, message: password.hide_in(&message) });
+            }
             Err(trouble) => return Err(trouble),
         }
         Ok(())
     }
 
-    pub(super) async fn call<A: Message, B: Message + Default>(
-        &self,
-        path: &str,
-        message: &A,
-    ) -> Result<B, Trouble> {
+    pub(super) async fn call<A: Message, B: Reply>(&self, path: &str, message: &A) -> Result<B, Trouble> {
         self.caller.call(path, message).await
     }
 
@@ -147,7 +169,7 @@ impl Link {
 
     /// Watches one key: from now on, or from a revision of the past. Opens the stream if there is none.
     pub(super) fn watch(self: &Arc<Self>, key: &[u8], start_revision: i64) -> Watch {
-        let (sights, seen) = unbounded_channel();
+        let (sights, seen) = channel(MAX_SIGHTS);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let create = WatchCreate { key: key.to_vec(), start_revision, watch_id: id };
         let mut watches = lock(&self.watches);
@@ -165,20 +187,18 @@ impl Link {
     fn report(&self, answer: WatchResponse) {
         let mut watches = lock(&self.watches);
         let Some(sights) = watches.open.get(&answer.watch_id) else { return };
-        if answer.created && !answer.canceled {
-            let _ = sights.send(Sight::Open);
-        }
-        for event in answer.events {
-            let sight = match event.kv {
-                Some(kv) if event.kind == 0 => Sight::Put(kv),
-                _ => Sight::Deleted,
-            };
-            let _ = sights.send(sight);
-        }
-        // Refused, or from a revision that is compacted away.
+        let opened = (answer.created && !answer.canceled).then_some(Sight::Open);
+        let seen = answer.events.into_iter().map(|event| match event.kv {
+            Some(kv) if event.kind == 0 => Sight::Put(kv),
+            _ => Sight::Deleted,
+        });
+        let told = opened.into_iter().chain(seen).try_for_each(|sight| sights.try_send(sight));
+        // Refused, or from a revision that is compacted away; or nobody keeps up with it. Its end is heard
+        // after all else.
         if answer.canceled {
-            let _ = sights.send(Sight::Ended);
             watches.open.remove(&answer.watch_id);
+        } else if told.is_err() {
+            watches.cancel(answer.watch_id);
         }
     }
 }
@@ -197,7 +217,7 @@ async fn run_watches(link: Weak<Link>, caller: Caller, mut asked: UnboundedRecei
         if let Some(request) = asked.recv().await {
             questions.send(&request)?;
         }
-        let mut answers = Answers::new(response).await?;
+        let mut answers = Answers::new(response, MAX_SIGHT).await?;
         loop {
             tokio::select! {
                 request = asked.recv() => match request {
@@ -216,10 +236,8 @@ async fn run_watches(link: Weak<Link>, caller: Caller, mut asked: UnboundedRecei
         tracing::debug!(?trouble, "a watch stream ended");
     }
     if let Some(link) = link.upgrade() {
-        let watches = std::mem::take(&mut *lock(&link.watches));
-        for sights in watches.open.into_values() {
-            let _ = sights.send(Sight::Ended);
-        }
+        // Whoever watches hears of the end by that of the channel.
+        drop(std::mem::take(&mut *lock(&link.watches)));
     }
 }
 
@@ -228,7 +246,7 @@ async fn run_watches(link: Weak<Link>, caller: Caller, mut asked: UnboundedRecei
 pub(super) struct Watch {
     link: Weak<Link>,
     id: i64,
-    seen: UnboundedReceiver<Sight>,
+    seen: Receiver<Sight>,
 }
 
 impl Watch {
@@ -240,12 +258,6 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let Some(link) = self.link.upgrade() else { return };
-        let mut watches = lock(&link.watches);
-        if watches.open.remove(&self.id).is_some()
-            && let Some(requests) = &watches.requests
-        {
-            let cancel = WatchCancel { watch_id: self.id };
-            let _ = requests.send(WatchRequest { action: Some(WatchAction::Cancel(cancel)) });
-        }
+        lock(&link.watches).cancel(self.id);
     }
 }

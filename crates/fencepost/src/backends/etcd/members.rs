@@ -15,7 +15,7 @@ use crate::backend::lock;
 #[derive(Debug)]
 pub(super) struct Members {
     endpoints: Arc<[Endpoint]>,
-    login: Option<(String, String)>,
+    login: Option<(String, crate::url::Password)>,
     current: Mutex<Current>,
 }
 

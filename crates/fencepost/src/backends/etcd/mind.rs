@@ -33,17 +33,19 @@ impl Held {
         let (key, value) = (self.key.clone(), record.granted().to_bytes());
         let put = PutRequest { key, value, lease: 0, ignore_lease: true };
         let unchanged = Compare::written(&self.key, self.created);
-        if let Err(Fault::Error(error)) =
-            self.session.client.txn(vec![unchanged], vec![Request::Put(put)], vec![]).await
-        {
-            tracing::debug!(%error, "since when a lock is held could not be written down");
+        match self.session.client.txn(vec![unchanged], vec![Request::Put(put)], vec![]).await {
+            Ok(answer) if answer.value.succeeded => self.note_written(answer.value.revision()),
+            Err(Fault::Error(error)) => {
+                tracing::debug!(%error, "since when a lock is held could not be written down");
+            }
+            _ => {}
         }
     }
 
     /// Its ttl has passed without a renewal: the key goes, also if its lease lives on.
     fn expire(self: &Arc<Self>) {
-        if let Some(Stake { uses, mine, seat: Some(seat) }) = self.end() {
-            self.session.leave(uses, mine, self.created, seat);
+        if let Some(Stake { uses, mine, seat: Some(seat), .. }) = self.end() {
+            self.session.leave(uses, mine, self.ours(), seat);
         }
     }
 
@@ -74,7 +76,8 @@ async fn mind(
     if let Some(record) = waited {
         lock.note_grant(record).await;
     }
-    let (key, mut from) = (lock.key.clone(), lock.created + 1);
+    lock.end_turn();
+    let (key, mut from) = (lock.key.clone(), lock.since + 1);
     drop(lock);
     loop {
         let watch = session.client.watch(&key, from).await;

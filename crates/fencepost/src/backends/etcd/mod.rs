@@ -4,6 +4,7 @@
 //! created first holds the lock, and the revision that created it is the token. Waiters watch the key right ahead of
 //! theirs. What etcd has agreed on no crash undoes; validity still is a matter of the lease and of our own clock.
 
+mod attach;
 mod beat;
 mod claim;
 mod client;
@@ -26,22 +27,19 @@ mod session;
 mod stand;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use self::claim::Claim;
 use self::config::Config;
-use self::hold::Entry;
 pub(crate) use self::hold::Held;
-use self::leases::Mine;
-use self::proto::{Compare, PutRequest, RangeRequest, Request as Op};
-use self::record::Record;
 use self::session::Session;
-use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked, lock};
+use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, lock};
 use crate::clock::Clock;
 use crate::url::StoreUrl;
-use crate::{Error, Handle, Holder, Loss, Name, Result};
+use crate::{Error, Handle, Holder, Listing, Name, Result};
 
 /// What a transaction of your own compares to be carried out only while a lock is held: that the key's create revision
 /// is this one. Plain data, for any etcd client.
@@ -107,10 +105,20 @@ impl Backend for Store {
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
         let session = self.session()?;
-        session.run(attach(session.clone(), handle.clone(), request.clone())).await
+        session.run(attach::attach(session.clone(), handle.clone(), request.clone())).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
+        let session = self.session()?;
+        session.run(attach::renew(session.clone(), handle.clone(), term)).await
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<bool> {
+        let session = self.session()?;
+        session.run(attach::release(session.clone(), handle.clone())).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing> {
         let session = self.session()?;
         session.run(operator::list(session.clone(), prefix.to_owned())).await
     }
@@ -121,9 +129,9 @@ impl Backend for Store {
         session.run(async move { job.show(&name).await }).await
     }
 
-    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
+    async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
         let session = self.session()?;
-        session.run(operator::force_release(session.clone(), name.clone(), reason.to_owned(), now)).await
+        session.run(operator::force_release(session.clone(), name.clone(), how.clone())).await
     }
 
     async fn check(&self) -> Result<()> {
@@ -164,46 +172,4 @@ impl Backend for Store {
             tracing::debug!(%error, "closing went wrong");
         }
     }
-}
-
-/// Takes over a detached lock: moves its key to a lease of its own, of our ttl.
-async fn attach(session: Arc<Session>, handle: Handle, request: Request) -> Result<Grant> {
-    let (client, name) = (&session.client, handle.name());
-    let created = i64::try_from(handle.token().get()).unwrap_or(i64::MAX);
-    for _ in 0..8 {
-        let contenders = session.contenders(name).await?;
-        let found = contenders.iter().find(|kv| kv.create_revision == created);
-        let Some((kv, record)) = found.and_then(|kv| Some((kv, Record::of(kv)?))) else {
-            let why = if contenders.is_empty() { Loss::Expired } else { Loss::Taken };
-            return Err(Error::lost(name, why));
-        };
-        if record.owner != handle.owner() {
-            return Err(Error::lost(name, Loss::Taken));
-        }
-        if let Some(reason) = record.revoked {
-            return Err(Error::lost(name, Loss::ForceReleased { reason }));
-        }
-        // Never shorter than what it has.
-        let left = session.time_left(kv.lease).await.unwrap_or_default();
-        let uses =
-            session.leases.own(request.ttl.max(left)).await.map_err(|fault| fault.into_error(client))?;
-        let (id, sent) = (uses.lease.id, uses.lease.sent());
-        let unchanged = vec![Compare::created(&kv.key, created), Compare::written(&kv.key, kv.mod_revision)];
-        let put = PutRequest { key: kv.key.clone(), value: kv.value.clone(), lease: id, ignore_lease: false };
-        let look = RangeRequest { key: kv.key.clone(), ..RangeRequest::default() };
-        let moved = client.txn(unchanged, vec![Op::Put(put)], vec![Op::Range(look)]).await;
-        let moved = moved.map_err(|fault| fault.into_error(client))?.value;
-        if !moved.succeeded && moved.into_kvs().first().is_none_or(|kv| kv.lease != id) {
-            session.leases.drop_own(&uses);
-            continue;
-        }
-        session.leases.drop_empty(kv.lease);
-        let (owner, token, term) = (handle.owner(), handle.token(), request.ttl);
-        let mine = Mine::alone(kv.key.clone());
-        let entry = Entry { mine, created, uses, until: sent.plus(term.max(left)) };
-        let hold = Held::new(&session, name, request.signal.clone(), entry, None);
-        hold.mind(None);
-        return Ok(Grant { owner, token, sent, term: Some(term), pushed: false, hold });
-    }
-    Err(client.unavailable(format!("lock `{name}` changed all the time; try again")))
 }

@@ -3,21 +3,21 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::client::Fault;
+use super::client::{FULL, Fault};
 use super::keys::{self, Keys};
 use super::proto::{Compare, DeleteRequest, KeyValue, PutRequest, RangeRequest, Request};
 use super::record::{self, Record};
 use super::session::Session;
-use crate::backend::Revoked;
-use crate::{Error, Holder, Name, Result};
+use crate::backend::{ForceRelease, Revoked};
+use crate::{Error, Holder, Listing, Name, Result};
 
 /// How many keys are read at a time: under an empty prefix lies all that the cluster is used for.
 const PAGE: usize = 1000;
-/// And how many values; a transaction has a limit.
-const SOME: usize = 100;
+/// And how many values: of what other clients put there each may have more than a megabyte.
+const SOME: usize = 10;
 
 /// All holders whose name starts with `prefix`, by name.
-pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Vec<Holder>> {
+pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Listing> {
     let first = holders(&session, &prefix).await?;
     let mut left = HashMap::new();
     for lease in first.values().map(|kv| kv.lease).collect::<HashSet<_>>() {
@@ -35,7 +35,7 @@ pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Vec<Ho
         let kv = found.get(&kv.key).filter(|now| now.create_revision == kv.create_revision)?;
         Some(record::holder(&name, kv, left.get(&kv.lease).copied().flatten()))
     };
-    Ok(first.into_iter().filter_map(holder).collect())
+    Ok(first.into_iter().filter_map(holder).collect::<Vec<_>>().into())
 }
 
 /// The key that holds each name, without its value.
@@ -69,7 +69,8 @@ async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyVa
     }
 }
 
-/// Whom a force-release is for: whoever holds the lock when it first looks, and nobody who comes after.
+/// Whom a force-release is for: whoever holds the lock when it first looks, if that is the one that is meant, and nobody
+/// who comes after.
 struct Victim {
     created: i64,
     holder: Holder,
@@ -78,7 +79,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// Its key is gone, by our doing or its own. The next revision is larger than its token, and not larger than that of
+    /// Its key is gone, by a transaction of ours that went unanswered or by its own doing. The next revision is larger than its token, and not larger than that of
     /// anybody who comes after it.
     fn gone(self) -> Option<Revoked> {
         Some(Revoked::new(self.holder, record::token(self.created + 1)?, true))
@@ -92,19 +93,27 @@ impl Victim {
 pub(super) async fn force_release(
     session: Arc<Session>,
     name: Name,
-    reason: String,
-    now: bool,
+    how: ForceRelease,
 ) -> Result<Option<Revoked>> {
-    let client = &session.client;
+    let (client, now, reason) = (&session.client, how.now, &how.reason);
     let keys = Keys::new(&client.config.prefix, &name);
     let mut fixed: Option<Victim> = None;
     // The queue may change between the look and the transaction; then look again.
     for _ in 0..32 {
         let (revision, all) = session.read(keys.range()).await?;
         let contenders = keys.contenders(all.clone());
-        let kv = contenders.first();
-        let kv = kv.filter(|kv| fixed.as_ref().is_none_or(|victim| victim.created == kv.create_revision));
-        let Some(kv) = kv else { return Ok(fixed.and_then(Victim::gone)) };
+        let found = contenders.first();
+        let is_victim = |kv: &KeyValue| match &fixed {
+            Some(victim) => victim.created == kv.create_revision,
+            None => how.token.is_none_or(|meant| record::token(kv.create_revision) == Some(meant)),
+        };
+        let Some(kv) = found.filter(|kv| is_victim(kv)) else {
+            return match (fixed.filter(|victim| victim.unanswered), found) {
+                (Some(victim), _) => Ok(victim.gone()),
+                (None, Some(other)) => Err(Error::changed(&name, session.describe(&name, other).await)),
+                (None, None) => Ok(None),
+            };
+        };
         let record = Record::of(kv);
         if record.is_none() && !now {
             return Err(Error::unsupported(
@@ -119,14 +128,23 @@ pub(super) async fn force_release(
                 Victim { created: kv.create_revision, holder, unanswered: false }
             }
         };
-        let marked = record.as_ref().is_some_and(|record| record.revoked.as_ref() == Some(&reason));
+        let marked = record.as_ref().is_some_and(|record| record.revoked.as_ref() == Some(reason));
         let token = if victim.unanswered && marked {
             record::token(kv.mod_revision)
         } else {
             let unchanged = Compare::written(&kv.key, kv.mod_revision);
             let nobody_new = Compare::none_newer(keys.range(), revision);
-            let changes = revocation(&all, &contenders, record.clone(), &reason);
-            let answer = client.txn(vec![unchanged, nobody_new], changes, vec![]).await;
+            let changes = revocation(&all, &contenders, record.clone(), reason);
+            let compare = vec![unchanged, nobody_new];
+            let mut answer = client.txn(compare.clone(), changes, vec![]).await;
+            // A full cluster takes no mark, but lets keys go: better a victim that does not learn why.
+            if let Err(Fault::Error(Error::Config { message })) = &answer
+                && now
+                && message.contains(FULL)
+            {
+                let changes = revocation(&all, &contenders, None, reason);
+                answer = client.txn(compare, changes, vec![]).await;
+            }
             let answer = answer.map_err(|fault| fault.into_error(client))?;
             victim.unanswered |= answer.unknown;
             record::token(answer.value.revision()).filter(|_| answer.value.succeeded)

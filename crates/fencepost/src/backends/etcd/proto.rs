@@ -3,6 +3,34 @@
 
 use prost::{Message, Oneof};
 
+/// A message that a server sends.
+pub(super) trait Reply: Message + Default {
+    /// Its lists. An item may have two bytes on the wire and a hundred in memory, so items are counted first.
+    const LISTS: &'static [List] = &[];
+}
+
+/// A field that may come many times, and those inside of it that may.
+pub(super) struct List(pub(super) u32, pub(super) &'static [List]);
+
+impl Reply for TxnResponse {
+    // Operations, of which some are ranges, which have keys.
+    const LISTS: &'static [List] = &[List(3, &[List(1, &[List(2, &[])])])];
+}
+
+impl Reply for WatchResponse {
+    const LISTS: &'static [List] = &[List(11, &[])];
+}
+
+impl Reply for LeaseResponse {
+    const LISTS: &'static [List] = &[List(5, &[])];
+}
+
+impl Reply for LeaseGrantResponse {}
+
+impl Reply for LeaseRevokeResponse {}
+
+impl Reply for AuthenticateResponse {}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
     #[prost(uint64, tag = "1")]

@@ -42,6 +42,11 @@ impl Record {
         Self { revoked: Some(reason.to_owned()), ..self }
     }
 
+    /// The same, of another owner.
+    pub(super) fn of_owner(self, owner: Owner) -> Self {
+        Self { owner, ..self }
+    }
+
     /// The same, granted now.
     pub(super) fn granted(self) -> Self {
         Self { since: now(), ..self }

@@ -27,6 +27,7 @@ pub(super) struct One {
 /// What a renewal found.
 #[derive(Debug)]
 pub(super) enum Found {
+    /// Neither the lease nor the key is there.
     NoLease,
     /// Another cluster than the one that granted the lock, or an older state of it.
     Stranger,
@@ -72,11 +73,10 @@ pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
             answer.value.into_kvs()
         }
         Err(fault) => {
-            let why = fault.into_error(&session.client).to_string();
+            let error = fault.into_error(&session.client);
             let stranger = session.client.is_stranger();
             for one in batch {
-                let why = || session.client.unavailable(why.clone());
-                let _ = one.result.send(if stranger { Ok(Found::Stranger) } else { Err(why()) });
+                let _ = one.result.send(if stranger { Ok(Found::Stranger) } else { Err(error.copy()) });
             }
             return;
         }
@@ -89,8 +89,9 @@ pub(super) async fn send(session: Weak<Session>, batch: Vec<One>) {
             Some((_, Ok(()))) if kv.as_ref().is_some_and(|kv| kv.lease == lease.id) => {
                 Ok(Found::Key(kv, Some(lease.sent())))
             }
-            Some((_, Err(Fault::NoLease))) => Ok(Found::NoLease),
-            Some((_, Err(Fault::Error(error)))) => Err(session.client.unavailable(error.to_string())),
+            // A key that is there is on another one, by whoever renewed or attached the lock by its handle.
+            Some((_, Err(Fault::NoLease))) if kv.is_none() => Ok(Found::NoLease),
+            Some((_, Err(Fault::Error(error)))) => Err(error.copy()),
             _ => Ok(Found::Key(kv, None)),
         };
         let _ = one.result.send(result);

@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::client::{Client, Fault};
 use super::config::Config;
 use super::keys::Keys;
-use super::leases::{Leases, Mine, Use};
+use super::leases::{Leases, Mine, Ours, Use, is_own};
 use super::proto::{KeyValue, RangeRequest, Request};
 use super::record;
 use super::renewals::Renewals;
-use super::seats::Seats;
+use super::seats::{Seat, Seats};
+use crate::backend::Seen;
 use crate::clock::Clock;
 use crate::errands::Errands;
 use crate::keeper::Keeper;
@@ -21,6 +22,8 @@ pub(super) struct Session {
     pub(super) client: Arc<Client>,
     pub(super) leases: Arc<Leases>,
     pub(super) seats: Arc<Seats>,
+    /// One at a time uses a handle of a name: what an attach has begun it ends, or undoes, before the next one looks.
+    handles: Arc<Seats>,
     pub(super) renewals: Arc<Renewals>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) errands: Errands,
@@ -36,6 +39,7 @@ impl Session {
             leases: Arc::new(Leases::new(client.clone(), keeper.clone())),
             client,
             seats: Arc::default(),
+            handles: Arc::default(),
             renewals: Arc::new(Renewals::new(keeper.clone())),
             keeper,
             errands: Errands::default(),
@@ -103,11 +107,31 @@ impl Session {
         Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
     }
 
+    /// Waits for the turn to use a handle of a name.
+    pub(super) async fn handle_turn(&self, name: &Name) -> Result<Seat> {
+        let mut turn = self.handles.enter(name);
+        let deadline = self.clock.now().plus(self.client.config.timeout);
+        match self.clock.within(Some(deadline), turn.front(&Seen::default())).await {
+            Some(()) => Ok(turn),
+            None => {
+                Err(self.client.unavailable("what this process did before with the handle has not ended"))
+            }
+        }
+    }
+
+    /// Ends a lease that a key has left, in the background; not one that others share.
+    pub(super) fn drop_lease(self: &Arc<Self>, id: i64) {
+        if is_own(id) {
+            let session = self.clone();
+            self.errands.spawn(&self.keeper, async move { session.leases.end_empty(id).await });
+        }
+    }
+
     /// Gives up a place in the queue, or a lock, in the background. The seat goes when the key has.
-    pub(super) fn leave(self: &Arc<Self>, uses: Use, mine: Mine, created: i64, seat: impl Send + 'static) {
+    pub(super) fn leave(self: &Arc<Self>, uses: Use, mine: Mine, ours: Ours, seat: impl Send + 'static) {
         let session = self.clone();
         self.errands.spawn(&self.keeper, async move {
-            if let Err(Fault::Error(error)) = session.leases.delete(&mine.key, created).await {
+            if let Err(Fault::Error(error)) = session.leases.delete_ours(&mine.key, ours).await {
                 tracing::debug!(%error, "a key could not be deleted; it goes with its lease, or as soon as it can");
                 drop(mine);
                 session.leases.retire(&uses.lease);

@@ -8,8 +8,8 @@ use super::link::{Sight, Watch};
 use super::place::{Place, View};
 use super::proto::KeyValue;
 use super::seats::Seat;
+use crate::Result;
 use crate::clock::Moment;
-use crate::{Error, Loss, Result};
 
 /// How often a waiter looks for itself, in case that a watch is dead and nobody has noticed.
 const RECHECK: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Claim {
-    /// Waits until nobody is ahead (`true`) or our key is gone (`false`). Only reads: may be dropped anywhere.
+    /// Waits until nobody is ahead (`true`) or our key is gone, alone or with its lease (`false`). Only reads: may be dropped anywhere.
     pub(super) async fn stand(
         &self,
         place: &Place,
@@ -52,7 +52,7 @@ impl Claim {
                         continue;
                     }
                 }
-                Err(Fault::NoLease) => return Err(Error::lost(&self.request.name, Loss::SessionEnded)),
+                Err(Fault::NoLease) => return Ok(false),
                 Err(Fault::Error(error)) => {
                     let now = self.session.clock.now();
                     let since = *failing.get_or_insert(now);
@@ -64,7 +64,7 @@ impl Claim {
             }
             let again = self.session.clock.now().plus(crate::wait::jittered(recheck));
             tokio::select! {
-                () = place.uses.lease.ended() => return Err(Error::lost(&self.request.name, Loss::SessionEnded)),
+                () = place.uses.lease.ended() => return Ok(false),
                 open = something_happens(&mut watches) => if !open {
                     watches = None;
                 },

@@ -13,6 +13,7 @@ use rustix::time::{
 };
 
 use super::fork;
+use crate::text::printable;
 
 /// How often a thread looks by itself that could not be told of changes.
 const UNTOLD: Duration = Duration::from_secs(1);
@@ -38,7 +39,9 @@ impl Bell {
         let events =
             WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         let changes = listener(file, events).inspect_err(|error| {
-            tracing::debug!(file = %file.display(), %error, "no listener; looking every {UNTOLD:?} instead");
+            let file = file.display().to_string();
+            let every = crate::format_duration(UNTOLD);
+            tracing::debug!(file = %printable(&file), %error, "no listener; looking every {every} instead");
         });
         Self::new(changes.ok())
     }

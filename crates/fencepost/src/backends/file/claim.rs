@@ -12,7 +12,7 @@ use super::Shared;
 use super::hold::FlockHold;
 use super::lockfile::LockFile;
 use super::place;
-use super::record::{Damage, Now, Page, Record, State};
+use super::record::{Damage, Now, Page, Record, Revocation, State};
 use crate::backend::{Grant, Request, lock};
 use crate::token::TOKEN_LIMIT;
 use crate::{Error, FencingToken, Holder, Name, Result};
@@ -80,30 +80,36 @@ impl Shared {
             },
             Ok(None) => page.last_token(None),
             // What a file holds that nobody uses any more is nobody's trouble.
-            Err(_) if matches!(file.is_current(), Ok(false)) => return Ok(Claim::Gone),
+            Err(_) if matches!(file.is_current(&self.place, file_name), Ok(false)) => {
+                return Ok(Claim::Gone);
+            }
             Err(error) => return Err(error),
         };
         let last = last.map_err(|damage| self.damaged(file_name, &request.name, damage))?;
         let token = self.next_token(last, &now)?;
         let mut hold = FlockHold::new(self.clone(), file, request, token, now.wall);
-        if let Err(error) = self.write_grant(&mut hold, &page, &now, file_name) {
-            hold.abandon();
-            return Err(error);
+        match self.write_grant(&mut hold, &page, &now, file_name) {
+            Ok(true) => {}
+            given_up => {
+                hold.abandon();
+                return given_up.map(|_| Claim::Gone);
+            }
         }
         let token = hold.token();
         let hold = Arc::new(hold);
         let watched = Arc::downgrade(&hold);
-        lock(&self.held).insert(request.owner, watched);
+        lock(&self.held).insert(request.owner(), watched);
         // Only now: whoever replaces the file after this look finds us among those to tell.
-        if !hold.file().is_current().map_err(|error| failed("examine", error))? {
+        if !hold.is_current().map_err(|error| failed("examine", error))? {
             return Ok(Claim::Gone);
         }
-        Ok(Claim::Granted(Grant { owner: request.owner, token, sent, term: None, pushed: false, hold }))
+        Ok(Claim::Granted(Grant { identity: request.identity, token, sent, term: None, pushed: false, hold }))
     }
 
-    /// Writes the record of a grant. An operator may reserve a token after we read the page: it looks for us after it
-    /// wrote, and we for it, so that at least one sees the other and no token is given twice or out of order.
-    fn write_grant(&self, hold: &mut FlockHold, before: &Page, now: &Now, file_name: &str) -> Result<()> {
+    /// Writes the record of a grant. An operator may reserve a token after we read the page, or begin to replace the file
+    /// under the holder before us: it looks for us after it wrote, and we for it, so that at least one sees the other. No
+    /// token is given twice or out of order, and no lock that an operator takes from somebody else. `false` in that case.
+    fn write_grant(&self, hold: &mut FlockHold, before: &Page, now: &Now, file_name: &str) -> Result<bool> {
         let failed = |error| self.failed(file_name, "write", error);
         if self.durable && before.len == 0 {
             // Before the record: whoever finds one, after we were killed here, takes the file's name to be on the disk.
@@ -112,13 +118,34 @@ impl Shared {
         loop {
             hold.file().write_or_restore(&hold.record(State::Held), before).map_err(failed)?;
             let page = hold.file().peek().map_err(failed)?;
-            let reserved = page.revocation().ok().flatten().map_or(0, |revocation| revocation.token);
-            if reserved < hold.token().get() {
+            let Ok(Some(revocation)) = page.revocation() else { break };
+            if revocation.replacing {
+                if self.is_given_up(hold.file()).map_err(failed)? {
+                    continue;
+                }
+                return Ok(false);
+            }
+            if revocation.token < hold.token().get() {
                 break;
             }
-            hold.raise(self.next_token(reserved, now)?);
+            hold.raise(self.next_token(revocation.token, now)?);
         }
-        if self.durable { hold.file().sync(&self.place, false).map_err(failed) } else { Ok(()) }
+        if self.durable {
+            hold.file().sync(&self.place, false).map_err(failed)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether the operator was killed that has announced to replace this file. If so, takes that back in its place.
+    fn is_given_up(&self, file: &LockFile) -> io::Result<bool> {
+        let turn = LockFile::directory(&self.place)?;
+        if !turn.try_lock()? {
+            return Ok(false);
+        }
+        if let Ok(Some(left)) = file.peek()?.revocation() {
+            file.revoke(&Revocation { replacing: false, ..left })?;
+        }
+        Ok(true)
     }
 
     /// Who has a lock whose flock we did not get; `None` if it is only passing from hand to hand.
@@ -126,7 +153,7 @@ impl Shared {
         let failed = |error| self.failed(file_name, "examine", error);
         let locked = file.is_locked().map_err(failed)?;
         let page = file.peek().map_err(failed)?;
-        if !file.is_current().map_err(failed)? {
+        if !file.is_current(&self.place, file_name).map_err(failed)? {
             return Ok(None);
         }
         let Some(record) = self.record(&page, name, file_name)? else { return Ok(None) };
@@ -174,11 +201,10 @@ impl Shared {
 
     /// The time on the clocks that leases are written in.
     pub(super) fn now(&self) -> Now {
-        Now {
-            boot: boot(),
-            boottime: u64::try_from(self.clock.now().since_origin().as_nanos()).unwrap_or(u64::MAX),
-            wall: wall(),
-        }
+        let (boot, ahead) = boot();
+        let boottime = i128::try_from(self.clock.now().since_origin().as_nanos()).unwrap_or(i128::MAX);
+        let boottime = boottime.saturating_sub(ahead).max(0);
+        Now { boot, boottime: u64::try_from(boottime).unwrap_or(u64::MAX), wall: wall() }
     }
 
     /// An error of the system, sorted by what can be done about it.
@@ -188,7 +214,10 @@ impl Shared {
         let what = if file_name.is_empty() { "directory" } else { "file" };
         let message = format!("cannot {doing} lock {what} `{}`: {error}", path.display());
         match error.kind() {
-            Kind::PermissionDenied | Kind::ReadOnlyFilesystem | Kind::InvalidInput => Error::config(format!(
+            Kind::InvalidInput | Kind::IsADirectory => Error::config(format!(
+                "{message}; look who has put it there, remove it, or name another directory as `file:///path`"
+            )),
+            Kind::PermissionDenied | Kind::ReadOnlyFilesystem => Error::config(format!(
                 "{message}; check who owns it and its directory, or name another one as `file:///path`"
             )),
             _ if error.raw_os_error() == Some(libc::ELOOP) => {
@@ -253,13 +282,33 @@ pub(super) fn wall() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The identity of this boot; zero if the system does not tell.
-fn boot() -> [u8; 16] {
-    static BOOT: std::sync::OnceLock<[u8; 16]> = std::sync::OnceLock::new();
+/// The identity of this boot, zero if the system does not tell, and how many nanoseconds our clock is ahead of what it counts:
+/// in a time namespace it has another origin.
+fn boot() -> ([u8; 16], i128) {
+    static BOOT: std::sync::OnceLock<([u8; 16], i128)> = std::sync::OnceLock::new();
     *BOOT.get_or_init(|| {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        id.trim().parse().map_or([0; 16], crate::Owner::to_bytes)
+        let id = id.trim().parse().map_or([0; 16], crate::Owner::to_bytes);
+        // The offsets are those of our children's namespace, which is ours unless somebody has asked for another one.
+        let namespace = |of: &str| std::fs::read_link(format!("/proc/self/ns/{of}")).ok();
+        match (namespace("time"), namespace("time_for_children")) {
+            // A kernel without time namespaces.
+            (None, None) => (id, 0),
+            (ours, childrens) if ours == childrens => {
+                let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+                boottime_offset(&offsets).map_or(([0; 16], 0), |ahead| (id, ahead))
+            }
+            _ => ([0; 16], 0),
+        }
     })
+}
+
+/// The offset of `CLOCK_BOOTTIME` in nanoseconds, of lines like `boottime 86400 0`.
+fn boottime_offset(offsets: &str) -> Option<i128> {
+    let line = offsets.lines().find_map(|line| line.trim().strip_prefix("boottime"))?;
+    let mut numbers = line.split_whitespace().map(|number| number.parse::<i128>().ok());
+    let (seconds, nanoseconds) = (numbers.next()??, numbers.next()??);
+    Some(seconds * 1_000_000_000 + nanoseconds)
 }
 
 /// This process: its pid, and when it started. Asked anew in a forked child.
@@ -306,6 +355,14 @@ mod tests {
     fn this_process_has_a_start_and_this_machine_a_boot() {
         assert_eq!(process().0, std::process::id());
         assert!(process().1 > 0);
-        assert_ne!(boot(), [0; 16]);
+        assert_ne!(boot().0, [0; 16]);
+    }
+
+    #[test]
+    fn the_origin_of_a_time_namespace_is_read() {
+        let offsets = "monotonic           0         0\nboottime        86400 250000000\n";
+        assert_eq!(boottime_offset(offsets), Some(86_400_250_000_000));
+        assert_eq!(boottime_offset("monotonic 0 0\nboottime -5 0\n"), Some(-5_000_000_000));
+        assert_eq!(boottime_offset("monotonic 0 0\n"), None);
     }
 }

@@ -17,10 +17,14 @@ use super::claim::Claim;
 use super::lockfile::LockFile;
 use super::{Shared, place};
 use crate::backend::{Grant, Request, lock};
+use crate::text::printable;
 use crate::{Error, Name, Result};
 
 /// How often a thread looks that would not be told of a replaced file.
 const UNTOLD: Duration = Duration::from_millis(100);
+
+/// The pause before a file is opened that has taken the place of another one.
+const GONE: Duration = Duration::from_millis(1);
 
 /// The callers that wait, by name.
 #[derive(Debug, Default)]
@@ -127,6 +131,7 @@ impl Shared {
                 && !queue.waiters.is_empty()
                 && let Err(error) = self.start_contender(name, queue)
             {
+                let name = printable(name.as_str());
                 tracing::warn!(%name, %error, "waiting for a lock was not taken up again after its file was replaced");
             }
         }
@@ -171,7 +176,11 @@ fn contend(shared: &Arc<Shared>, name: &Name, thread: u64) {
             // A caller that has gone meanwhile leaves the grant in the channel, whose drop gives it back.
             Ok(Claim::Granted(grant)) => drop(waiter.reply.send(Ok(grant))),
             Err(error) => drop(waiter.reply.send(Err(error))),
-            Ok(Claim::Gone) => shared.put_back(name, waiter, None),
+            Ok(Claim::Gone) => {
+                shared.put_back(name, waiter, None);
+                // An operator may be at it.
+                std::thread::sleep(GONE);
+            }
             Ok(Claim::Leased(holder)) => {
                 let left = holder.expires_in.unwrap_or_default();
                 waiter.request.seen.note(holder);

@@ -12,6 +12,7 @@ use super::record::{Lease, Record, State};
 use super::watch::Watched;
 use super::{Shared, fork, place};
 use crate::backend::{Hold, Renewal, Request, Signal, lock};
+use crate::text::printable;
 use crate::{FencingToken, Loss, Name, Owner, Result};
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl FlockHold {
             shared,
             file,
             name: request.name.clone(),
-            owner: request.owner,
+            owner: request.owner(),
             note: request.note.clone(),
             signal: request.signal.clone(),
             token,
@@ -80,6 +81,11 @@ impl FlockHold {
         }
     }
 
+    /// Whether the directory still has our file.
+    pub(super) fn is_current(&self) -> std::io::Result<bool> {
+        self.file.is_current(&self.shared.place, &place::file_name(&self.name))
+    }
+
     /// Gives the flock up without touching the record.
     pub(super) fn abandon(&self) {
         *lock(&self.held) = false;
@@ -98,9 +104,9 @@ impl FlockHold {
             return Ok(Some(Loss::ForceReleased { reason: reason.to_owned() }));
         }
         let ours = page.record().is_ok_and(|record| {
-            record.is_some_and(|record| record.owner == self.owner && record.state == State::Held)
+            record.is_some_and(|record| record.owner == self.owner && record.state != State::Free)
         });
-        Ok((!ours || !self.file.is_current().map_err(failed)?).then_some(Loss::Taken))
+        Ok((!ours || !self.is_current().map_err(failed)?).then_some(Loss::Taken))
     }
 
     /// Gives the lock back, whatever its record looks like by now; `true` if it was still ours.
@@ -109,10 +115,10 @@ impl FlockHold {
         if !std::mem::replace(&mut *held, false) || self.generation != fork::generation() {
             return false;
         }
-        let ours = self.file.is_current().unwrap_or(false);
+        let ours = self.is_current().unwrap_or(false);
         if let Err(error) = self.file.write(&self.record(State::Free)) {
             // Without the flock, a record that says held reads as one of a holder that died: free all the same.
-            tracing::debug!(name = %self.name, %error, "the record of a released lock was not written");
+            tracing::debug!(name = %printable(self.name.as_str()), %error, "the record of a released lock was not written");
         }
         self.file.unlock();
         ours
@@ -150,18 +156,19 @@ impl Hold for FlockHold {
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
         let sent = self.shared.clock.now();
-        let mut held = lock(&self.held);
-        let loss = if *held { self.loss()? } else { Some(Loss::Taken) };
-        if let Some(why) = loss {
-            return Ok(Renewal::Lost(why));
+        {
+            let held = lock(&self.held);
+            let loss = if *held { self.loss()? } else { Some(Loss::Taken) };
+            if let Some(why) = loss {
+                return Ok(Renewal::Lost(why));
+            }
+            let lease = Lease::ending(&self.shared.now(), term);
+            let written = self.file.write(&self.record(State::Leased(lease)));
+            written.map_err(|error| self.shared.failed(&place::file_name(&self.name), "write", error))?;
         }
-        let lease = Lease::ending(&self.shared.now(), term);
-        let write = || {
-            self.file.write(&self.record(State::Leased(lease)))?;
-            if self.shared.durable { self.file.sync(&self.shared.place, false) } else { Ok(()) }
-        };
-        write().map_err(|error| self.shared.failed(&place::file_name(&self.name), "write", error))?;
-        *held = false;
+        // With the flock: it is given back if this fails, or is not waited for.
+        self.shared.sync(&self.name).await?;
+        *lock(&self.held) = false;
         self.file.unlock();
         Ok(Renewal::Renewed { sent, term: Some(term) })
     }

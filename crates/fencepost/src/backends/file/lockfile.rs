@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, fchmod,
-    fdatasync, flock, fstat, fsync, ftruncate, futimens, openat, renameat, renameat_with, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, fdatasync,
+    flock, fstat, ftruncate, futimens, openat, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 
@@ -17,6 +17,9 @@ use super::record::{Page, REVOCATION, Record, Revocation};
 
 /// How often a reader without the flock looks again at a page that a writer may be in the middle of.
 const LOOKS: u32 = 200;
+/// How a lock file is opened: never through a link, and without waiting for whatever else may have its name.
+const FLAGS: OFlags =
+    OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 /// What files are called that have no lock's name yet.
 pub(super) const UNFINISHED: &str = ".new-";
 
@@ -24,6 +27,8 @@ pub(super) const UNFINISHED: &str = ".new-";
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: OwnedFd,
+    /// Its device and number, which no other file has while this one is open.
+    inode: (u64, u64),
     locked: AtomicBool,
 }
 
@@ -31,9 +36,8 @@ impl LockFile {
     /// Opens the file; `None` if there is none.
     pub(super) fn open(place: &Place, file_name: &str) -> io::Result<Option<Self>> {
         // Without O_CREAT: in a directory with the sticky bit Linux refuses O_CREAT on a file of another user.
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-        match Self::noted(|| openat(&place.dir, file_name, flags, Mode::empty())) {
-            Ok(file) => Ok(Some(file)),
+        match Self::noted(|| openat(&place.dir, file_name, FLAGS, Mode::empty())) {
+            Ok(file) => file.plain().map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -46,12 +50,10 @@ impl LockFile {
                 return Ok(file);
             }
             if place.access == Access::Private {
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                return Self::noted(|| openat(&place.dir, file_name, flags, place.mode));
+                let flags = FLAGS | OFlags::CREATE;
+                return Self::noted(|| openat(&place.dir, file_name, flags, place.mode))?.plain();
             }
             // Under another name first: nobody sees it with the permissions that the umask has cut.
-            // Renamed, not linked: killed between a link and the unlink of the other name, we would leave a file with
-            // two names, which still has one (and passes for current) when it was collected or replaced.
             let (name, file) = Self::create(place)?;
             match renameat_with(&place.dir, &name, &place.dir, file_name, RenameFlags::NOREPLACE) {
                 Ok(()) => return Ok(file),
@@ -68,7 +70,7 @@ impl LockFile {
     /// A new file under a name that is no lock's.
     fn create(place: &Place) -> io::Result<(String, Self)> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = FLAGS | OFlags::CREATE | OFlags::EXCL;
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("{UNFINISHED}{}-{number}", std::process::id());
@@ -77,10 +79,7 @@ impl LockFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error),
             };
-            if place.access == Access::Shared {
-                fchmod(&file.file, place.mode)?;
-            }
-            return Ok((name, file));
+            return Ok((name, place.open_to_others(&file.file).and_then(|()| file.plain())?));
         }
     }
 
@@ -92,7 +91,17 @@ impl LockFile {
 
     fn noted(mut open: impl FnMut() -> rustix::io::Result<OwnedFd>) -> io::Result<Self> {
         let file = fork::noted(|| open().map_err(io::Error::from))?;
-        Ok(Self { file, locked: AtomicBool::new(false) })
+        Ok(Self { file, inode: (0, 0), locked: AtomicBool::new(false) })
+    }
+
+    /// Refuses what is no plain file: a pipe or a device may do anything when it is used.
+    fn plain(mut self) -> io::Result<Self> {
+        let stat = fstat(&self.file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
+        }
+        self.inode = (stat.st_dev, stat.st_ino);
+        Ok(self)
     }
 
     /// Takes the flock if nobody has one.
@@ -135,14 +144,14 @@ impl LockFile {
         }
     }
 
-    /// Whether this is still the file that the directory has under its name: files are collected and replaced.
-    /// A lock file has one link, so the count says it in one call. Also refuses what is no plain file.
-    pub(crate) fn is_current(&self) -> io::Result<bool> {
-        let stat = fstat(&self.file)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
+    /// Whether this is still the file that the directory has under its name: files are collected and replaced. Its count of
+    /// links does not tell: a backup may have linked it elsewhere.
+    pub(crate) fn is_current(&self, place: &Place, file_name: &str) -> io::Result<bool> {
+        match statat(&place.dir, file_name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok((stat.st_dev, stat.st_ino) == self.inode),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
         }
-        Ok(stat.st_nlink > 0)
     }
 
     /// Reads the page. Whole only under the flock.
@@ -212,10 +221,7 @@ impl LockFile {
     /// Puts the page on the disk; for a file that was just made, its entry in the directory too.
     pub(super) fn sync(&self, place: &Place, new: bool) -> io::Result<()> {
         fdatasync(&self.file)?;
-        if new {
-            fsync(&place.dir)?;
-        }
-        Ok(())
+        if new { place.sync() } else { Ok(()) }
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -248,10 +254,7 @@ impl<'a> Spare<'a> {
     pub(super) fn put(&mut self, file_name: &str) -> io::Result<()> {
         renameat(&self.place.dir, &self.name, &self.place.dir, file_name)?;
         self.put = true;
-        if self.durable {
-            fsync(&self.place.dir)?;
-        }
-        Ok(())
+        if self.durable { self.place.sync() } else { Ok(()) }
     }
 }
 

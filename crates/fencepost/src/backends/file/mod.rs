@@ -11,24 +11,28 @@
 //!
 //! | parameter | |
 //! |---|---|
-//! | `mode` | `private` (default): the directory is made with 0700, and one that belongs to or can be written by others is refused. `shared`: the directory is made by an administrator, and whoever may write into it may use its locks; files are as open as the directory is (1777 makes them 0666, 2770 makes them 0660) |
+//! | `mode` | `private` (default): the directory is made with 0700. One that belongs to others, or that others may write or move away, is refused: every directory above it must belong to this user or to root, and be closed to other users (also to those of an access control list, and to a group that is not known to be the owner's alone) or sticky, as `/tmp` is; links of other users are not followed. One that others may only read is used, with a warning: they see the names of locks, and can keep a force-release waiting. `shared`: the directory is made by an administrator, and whoever may write into it may use its locks; files have its group and are as open as it is (1777 makes them 0666, 0770 makes them 0660) |
 //! | `durable` | `no` (default): a token is the last one plus one, or the wall clock in microseconds if that is larger; a power cut may lose the last records, and then the clock keeps tokens growing. `yes`: every grant waits until its token is on the disk, for machines whose clock may be wrong after a restart; files are never collected |
 //! | `timeout` | how long to put up with a file that another process keeps busy without holding the lock (it was stopped in the middle of a call). Default 2 s. Waiting for a lock is bounded by the caller's `wait` |
 //!
 //! # What it promises
 //! - A held lock has no end but its release and the end of its process, by whatever signal; then it is free at once. A
 //!   stopped holder keeps it. The ttl matters only for detached locks.
-//! - A detached lock is a lease in the record that outlives its process, and a reboot.
+//! - A detached lock is a lease in the record that outlives its process, and a reboot: it is on the disk before its handle is
+//!   given out. It counts the same in every container, also in one with a clock of its own (a time namespace).
+//! - A force-release takes the lock from the holder that it found, never from the one after it. Unless the
+//!   lock is to be free at once, the holder keeps it until it lets go, a detached one until its lease ends.
 //! - Neither a forked child (without exec) nor an executed program keeps a lock. In a forked child the parent's guards
 //!   mean nothing; connect again there. To let another process keep a lock on purpose, hand it a *duplicate* of the
 //!   guard's lifeline.
 //! - Waiters block in the kernel. Inside a process they are served in order; between processes the kernel chooses.
-//! - A lock file that cannot be read is reported and not touched.
+//! - A lock file that cannot be read is reported and not touched. A list leaves it out, with a warning.
 //!
 //! # What breaks it
 //! - Network file systems: refused.
 //! - Removing or replacing lock files of held locks by hand. Their holders learn that they lost the lock, after
-//!   somebody else may have taken it.
+//!   somebody else may have taken it. Hard links of them, as some backups make, do no harm.
+//! - In a shared directory: anybody who may write there. Without the sticky bit that includes removing others' files.
 //! - For tokens: losing the files (or, without `durable`, a power cut) *and* a wall clock that is behind the last
 //!   token, at once.
 //! - For detached locks after a reboot: a wall clock that was set back.
@@ -39,10 +43,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
+use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
 use crate::clock::Clock;
+use crate::text::printable;
 use crate::url::StoreUrl;
-use crate::{Error, Handle, Holder, Name, Owner, Result};
+use crate::{Error, Handle, Holder, Listing, Name, Owner, Result};
 
 mod bell;
 mod claim;
@@ -52,11 +57,15 @@ mod hold;
 mod lease;
 pub(crate) mod lockfile;
 mod operator;
+mod parents;
 pub(crate) mod place;
 mod record;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use claim::Tried;
+use lease::Key;
 use place::{Access, Place};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -79,7 +88,13 @@ struct Shared {
     watch: watch::Watch,
 }
 
-pub(super) async fn connect(mut url: StoreUrl) -> Result<Arc<dyn Backend>> {
+pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
+    let shared = open(url)?;
+    shared.sweep();
+    Ok(Arc::new(Store(shared)))
+}
+
+fn open(mut url: StoreUrl) -> Result<Arc<Shared>> {
     let access = url.take_choice("mode", &[("private", Access::Private), ("shared", Access::Shared)])?;
     let durable = url.take_choice("durable", &[("yes", true), ("no", false)])?;
     let timeout = url.take_duration("timeout")?;
@@ -89,8 +104,8 @@ pub(super) async fn connect(mut url: StoreUrl) -> Result<Arc<dyn Backend>> {
     fork::install().map_err(|error| {
         Error::config(format!("the file store cannot protect its locks from forked children: {error}"))
     })?;
-    let shared = Arc::new(Shared {
-        label: format!("file:{}", place.path.display()),
+    Ok(Arc::new(Shared {
+        label: printable(&format!("file:{}", place.path.display())).into_owned(),
         place,
         durable: durable.unwrap_or(false),
         timeout: timeout.unwrap_or(TIMEOUT),
@@ -98,9 +113,7 @@ pub(super) async fn connect(mut url: StoreUrl) -> Result<Arc<dyn Backend>> {
         held: Mutex::default(),
         queues: contender::Queues::default(),
         watch: watch::Watch::default(),
-    });
-    shared.sweep();
-    Ok(Arc::new(Store(shared)))
+    }))
 }
 
 #[async_trait]
@@ -147,7 +160,15 @@ impl Backend for Store {
         self.0.attach(handle, request).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
+        self.0.extend_detached(handle.name(), Key::of(handle), term).await
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<bool> {
+        self.0.end(handle.name(), Key::of(handle)).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing> {
         self.0.look_around(prefix)
     }
 
@@ -155,8 +176,8 @@ impl Backend for Store {
         self.0.look_up(name)
     }
 
-    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        self.0.revoke(name, reason, now).await
+    async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
+        self.0.revoke(name, how).await
     }
 
     async fn check(&self) -> Result<()> {

@@ -5,12 +5,14 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, Dir, statat, unlinkat};
 
 use super::claim::{holder, process, wall};
+use super::lease::Key;
 use super::lockfile::{LockFile, Spare, UNFINISHED};
 use super::place::{self, SUFFIX};
 use super::record::{Page, Record, Revocation, State};
 use super::{Shared, record};
-use crate::backend::Revoked;
-use crate::{Error, Holder, Name, Owner, Result};
+use crate::backend::{ForceRelease, Revoked};
+use crate::text::printable;
+use crate::{Error, Holder, Listing, Name, Owner, Result};
 
 /// A file that was not written for this long may be collected: the wall clock has long passed its tokens.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
@@ -34,29 +36,38 @@ impl Shared {
     }
 
     /// Who holds which lock.
-    pub(super) fn look_around(&self, prefix: &str) -> Result<Vec<Holder>> {
-        let mut holders = Vec::new();
+    pub(super) fn look_around(&self, prefix: &str) -> Result<Listing> {
+        let Listing { mut holders, mut unreadable } = Listing::default();
         for file_name in self.files(SUFFIX)? {
             if !place::may_start_with(&file_name, prefix) {
                 continue;
             }
-            let failed = |error| self.failed(&file_name, "open", error);
-            let Some(file) = LockFile::open(&self.place, &file_name).map_err(failed)? else { continue };
-            let page = file.peek().map_err(failed)?;
-            let name = match page.record() {
-                Ok(None) => continue,
-                Ok(Some(record)) => Name::new(record.name)?,
-                Err(damage) => return Err(self.damaged(&file_name, &named_by(&file_name)?, damage)),
-            };
-            if place::file_name(&name) != file_name {
-                return Err(self.damaged(&file_name, &named_by(&file_name)?, record::Damage::Contents));
-            }
-            if name.as_str().starts_with(prefix) {
-                holders.extend(self.holder_of(&file, &name, &file_name)?);
+            match self.holder_in(&file_name) {
+                Ok(holder) => {
+                    holders.extend(holder.filter(|holder| holder.name.as_str().starts_with(prefix)))
+                }
+                Err(error) => unreadable.push(error),
             }
         }
         holders.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(holders)
+        Ok(Listing { holders, unreadable })
+    }
+
+    /// Who holds the lock of this file.
+    fn holder_in(&self, file_name: &str) -> Result<Option<Holder>> {
+        let failed = |error| self.failed(file_name, "open", error);
+        let Some(file) = LockFile::open(&self.place, file_name).map_err(failed)? else { return Ok(None) };
+        let damaged = |damage| match named_by(file_name) {
+            Ok(name) => self.damaged(file_name, &name, damage),
+            Err(error) => error,
+        };
+        let page = file.peek().map_err(failed)?;
+        let Some(record) = page.record().map_err(damaged)? else { return Ok(None) };
+        let name = Name::new(record.name)?;
+        if place::file_name(&name) != file_name {
+            return Err(damaged(record::Damage::Contents));
+        }
+        self.holder_of(&file, &name, file_name)
     }
 
     /// The files whose names end so, in no order.
@@ -72,9 +83,11 @@ impl Shared {
         Ok(files)
     }
 
-    /// Takes a lock away from its holder.
-    pub(super) async fn revoke(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
+    /// Takes a lock away from the holder that is found first, and from nobody who comes after it.
+    pub(super) async fn revoke(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
         let file_name = place::file_name(name);
+        // The token of the holder that was found first; nothing inside if its record could not be read.
+        let mut first = None;
         for tried in 0.. {
             let file = LockFile::open(&self.place, &file_name);
             let Some(file) = file.map_err(|error| self.failed(&file_name, "open", error))? else {
@@ -86,26 +99,30 @@ impl Shared {
                     // Nobody gets such a lock, held or not.
                     Err(damage) => Err(self.damaged(&file_name, name, damage)),
                 };
-            let victim = match found {
-                Ok(Some(victim)) => victim,
+            let found = match found {
+                Ok(Some(victim)) => Some(victim),
                 Ok(None) => return Ok(None),
-                Err(Error::Backend { .. }) if now => {
-                    if let Some(revoked) = self.start_over(&file, name, reason).await? {
-                        return Ok(Some(revoked));
-                    }
-                    continue;
-                }
+                // Whose it is cannot be told: only an operator that means whoever has it starts it over.
+                Err(Error::Backend { .. }) if how.now && how.token.is_none() => None,
                 Err(error) => return Err(error),
             };
-            let revoked = match (victim.expires_in, victim.owner) {
-                (Some(_), Some(owner)) => self.revoke_lease(name, owner, reason).await?,
-                (None, Some(owner)) => self.revoke_flock(&file, name, owner, reason, now).await?,
-                _ => None,
+            let token = found.as_ref().and_then(|victim| victim.token);
+            let meant = found.as_ref().is_none_or(|victim| how.means(victim));
+            if !meant || *first.get_or_insert(token) != token {
+                return Err(Error::changed(name, found));
+            }
+            let revoked = match found.map(|victim| (victim.expires_in, victim.owner, victim.token)) {
+                None => self.start_over(&file, name, &how.reason).await?,
+                Some((Some(_), Some(owner), Some(token))) => {
+                    self.revoke_lease(name, Key { owner, token }, how).await?
+                }
+                Some((None, Some(owner), _)) => self.revoke_flock(&file, name, owner, how).await?,
+                Some(_) => None,
             };
             if let Some(revoked) = revoked {
                 return Ok(Some(revoked));
             }
-            // The holder changed under our hands: it is whoever has it now that the operator wants gone.
+            // The holder has let go, or was attached, under our hands.
             self.pause(tried).await;
         }
         Ok(None)
@@ -113,89 +130,94 @@ impl Shared {
 
     /// Asks the holder to let go; with `now` also puts a new file in the place of the one that it has locked. `None`
     /// if it has let go by itself.
-    async fn revoke_flock(
+    pub(super) async fn revoke_flock(
         &self,
         file: &LockFile,
         name: &Name,
         owner: Owner,
-        reason: &str,
-        now: bool,
+        how: &ForceRelease,
     ) -> Result<Option<Revoked>> {
         let file_name = place::file_name(name);
         let failed = |error| self.failed(&file_name, "write", error);
         let _turn = self.operators_turn().await?;
         // First of all: without room for it nothing was done yet, and nothing is told to the victim.
-        let spare = now.then(|| Spare::create(&self.place, self.durable)).transpose().map_err(failed)?;
+        let spare = how.now.then(|| Spare::create(&self.place, self.durable)).transpose().map_err(failed)?;
         let page = file.peek().map_err(failed)?;
         let Some(record) = self.record(&page, name, &file_name)? else { return Ok(None) };
-        if record.owner != owner || record.state != State::Held || !file.is_current().map_err(failed)? {
+        let current = file.is_current(&self.place, &file_name).map_err(failed)?;
+        if record.owner != owner || record.state != State::Held || !current {
             return Ok(None);
         }
         let last = page.last_token(Some(&record)).map_err(|damage| self.damaged(&file_name, name, damage))?;
         let token = self.next_token(last, &self.now())?;
-        let revocation = Revocation { victim: owner, token: token.get(), reason };
-        let mut victim = holder(name, &page, &record, &self.now());
-        victim.revoked = Some(reason.to_owned());
-        if let Some(mut spare) = spare {
-            let fresh = Record { state: State::Free, token: token.get(), durable: self.durable, ..record };
+        let fresh = Record { state: State::Free, token: token.get(), durable: self.durable, ..record };
+        if let Some(spare) = &spare {
             spare.write(&fresh).map_err(failed)?;
+        }
+        let (victim, reason) = (record.owner, how.reason.as_str());
+        let revocation = Revocation { victim, token: token.get(), reason, replacing: how.now };
+        if !self.announce(file, name, &revocation)? {
+            return Ok(None);
+        }
+        if let Some(mut spare) = spare {
             // The victim hears of it by the replacement.
-            file.revoke(&revocation).map_err(failed)?;
             spare.put(&file_name).map_err(failed)?;
-            // If it let go before that by itself, a successor may have got in, and it is the successor that lost the
-            // lock. Nobody gets the old file any more, and nobody the new one while we have it: our token can still
-            // be made larger than the successor's.
-            let after = file.peek().map_err(failed)?;
-            if let Ok(Some(next)) = after.record()
-                && next.owner != owner
-                && let Ok(last) = after.last_token(Some(&next))
-            {
-                let token = self.next_token(last, &self.now())?;
-                spare.write(&Record { token: token.get(), ..fresh }).map_err(failed)?;
-                if next.state != State::Free {
-                    let revocation = Revocation { victim: next.owner, token: token.get(), reason };
-                    file.revoke(&revocation).map_err(failed)?;
-                    victim = holder(name, &after, &next, &self.now());
-                    victim.revoked = Some(reason.to_owned());
-                }
-                return Ok(Some(Revoked::new(victim, token, true)));
-            }
         } else {
-            file.revoke(&revocation).map_err(failed)?;
             if self.durable {
                 file.sync(&self.place, false).map_err(failed)?;
             }
-            // If another one took the lock before it could see the reserved token, that token is not ours to give.
-            // Looked at before the victim hears of it: a successor of one that lets go at once is none of our business.
-            let after = file.peek().map_err(failed)?;
-            if self.record(&after, name, &file_name)?.is_none_or(|after| after.owner != owner) {
-                return Ok(None);
-            }
             file.touch().map_err(failed)?;
         }
-        Ok(Some(Revoked::new(victim, token, now)))
+        let mut victim = holder(name, &page, &record, &self.now());
+        victim.revoked = Some(how.reason.clone());
+        Ok(Some(Revoked::new(victim, token, how.now)))
     }
 
-    /// Ends a lease. Nobody's flock stands behind it, so it is over at once.
-    async fn revoke_lease(&self, name: &Name, owner: Owner, reason: &str) -> Result<Option<Revoked>> {
+    /// Writes a revocation. Whoever takes the lock now sees it, or we see that here: then the holder that is meant has let go by
+    /// itself, its successor keeps the lock, and nothing is replaced. `false` in that case.
+    pub(super) fn announce(&self, file: &LockFile, name: &Name, revocation: &Revocation<'_>) -> Result<bool> {
+        let file_name = place::file_name(name);
+        let failed = |error| self.failed(&file_name, "write", error);
+        file.revoke(revocation).map_err(failed)?;
+        let after = file.peek().map_err(failed)?;
+        let meant = |record: Record<'_>| record.owner == revocation.victim;
+        if self.record(&after, name, &file_name)?.is_some_and(meant) {
+            return Ok(true);
+        }
+        file.revoke(&Revocation { replacing: false, ..*revocation }).map_err(failed)?;
+        Ok(false)
+    }
+
+    /// Asks whoever has a lease to let go: it can be neither renewed nor attached from then on. With `now`
+    /// ends it. `None` if it is not this key's any more.
+    pub(super) async fn revoke_lease(
+        &self,
+        name: &Name,
+        key: Key,
+        how: &ForceRelease,
+    ) -> Result<Option<Revoked>> {
+        let reason = how.reason.as_str();
         let _turn = self.operators_turn().await?;
-        let revoked = self.on_lease(name, owner, |file, page, record, _| {
+        let revoked = self.on_lease(name, key, true, |file, page, record, _| {
             let wrong = |_| std::io::Error::from(std::io::ErrorKind::InvalidData);
             let now = self.now();
             let token = self
                 .next_token(page.last_token(Some(record)).map_err(wrong)?, &now)
                 .map_err(std::io::Error::other)?;
             // The reason first: whoever finds its lease gone then finds out why.
-            file.revoke(&Revocation { victim: owner, token: token.get(), reason })?;
-            let fresh = Record { state: State::Free, token: token.get(), ..*record };
-            file.write_or_restore(&fresh, page)?;
+            let (victim, token_number) = (key.owner, token.get());
+            file.revoke(&Revocation { victim, token: token_number, reason, replacing: false })?;
+            if how.now {
+                let fresh = Record { state: State::Free, token: token_number, ..*record };
+                file.write_or_restore(&fresh, page)?;
+            }
             file.touch()?;
             if self.durable {
                 file.sync(&self.place, false)?;
             }
             let mut victim = holder(name, page, record, &now);
             victim.revoked = Some(reason.to_owned());
-            Ok(Revoked::new(victim, token, true))
+            Ok(Revoked::new(victim, token, how.now))
         });
         Ok(revoked.await?.ok())
     }
@@ -207,7 +229,7 @@ impl Shared {
         let _turn = self.operators_turn().await?;
         let page = file.peek().map_err(failed)?;
         let readable = self.record(&page, name, &file_name).is_ok() && page.revocation().is_ok();
-        if readable || !file.is_current().map_err(failed)? {
+        if readable || !file.is_current(&self.place, &file_name).map_err(failed)? {
             return Ok(None);
         }
         let token = self
@@ -271,7 +293,7 @@ impl Shared {
             } else if file_name.ends_with(SUFFIX)
                 && let Err(error) = self.collect(file_name)
             {
-                tracing::debug!(file = file_name, %error, "an idle lock file was not collected");
+                tracing::debug!(file = %printable(file_name), %error, "an idle lock file was not collected");
             }
         }
     }
@@ -294,7 +316,7 @@ impl Shared {
     fn collect(&self, file_name: &str) -> std::io::Result<()> {
         let Some(file) = LockFile::open(&self.place, file_name)? else { return Ok(()) };
         // Whoever waits for this flock gets it when the file is gone, notices, and makes a new one.
-        if !file.try_lock()? || !file.is_current()? || !self.is_idle(file_name, IDLE) {
+        if !file.try_lock()? || !file.is_current(&self.place, file_name)? || !self.is_idle(file_name, IDLE) {
             return Ok(());
         }
         let (mut page, now) = (Page::blank(), self.now());

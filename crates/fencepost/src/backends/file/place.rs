@@ -1,13 +1,15 @@
 //! Where lock files live: which directory, whether it is fit, and what a lock's file is called.
 
 use std::fmt::Write;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, fstatfs, openat};
+use rustix::fs::{CWD, Gid, Mode, OFlags, Stat, fchmod, fchown, fstat, fstatfs, fsync, openat};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
+use super::parents::{self, Way};
 use crate::url::StoreUrl;
 use crate::{Error, Name, Result, text};
 
@@ -38,7 +40,13 @@ pub(crate) struct Place {
     pub(crate) access: Access,
     /// The permissions of files in it.
     pub(crate) mode: Mode,
+    group: Gid,
+    /// Its own entry is on the disk, and those of what leads to it.
+    on_disk: AtomicBool,
 }
+
+/// How directories are opened.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Place {
     /// Opens the directory, making it if need be, and refuses one that is not fit.
@@ -54,13 +62,15 @@ impl Place {
                 _ => Error::config(message),
             }
         };
-        if access == Access::Private {
-            let mut builder = std::fs::DirBuilder::new();
-            builder.recursive(true).mode(0o700).create(path).map_err(|e| failed("cannot be made", e))?;
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat(CWD, path, flags, Mode::empty());
-        let dir = dir.map_err(|error| failed("cannot be opened", error.into()))?;
+        let Way { dir, path, closed } = match access {
+            Access::Private => parents::open(path, &failed)?,
+            Access::Shared => {
+                let dir = openat(CWD, path, DIRECTORY, Mode::empty());
+                let dir = dir.map_err(|error| failed("cannot be opened", error.into()))?;
+                let path = path.canonicalize().map_err(|error| failed("cannot be found", error))?;
+                Way { dir, path, closed: false }
+            }
+        };
         let kind = fstatfs(&dir).map_err(|error| failed("cannot be examined", error.into()))?.f_type;
         // The type's width and sign differ between machines; the magic numbers have 32 bits.
         if let Some(kind) = network_file_system(kind as u32) {
@@ -71,15 +81,58 @@ impl Place {
         }
         let stat = fstat(&dir).map_err(|error| failed("cannot be examined", error.into()))?;
         if access == Access::Private {
-            check_private(&stat, path)?;
+            check_private(&stat, &path)?;
+            warn_of_readers(&stat, &path, closed);
         }
         // As open as the directory that they are in.
         let mode = match access {
             Access::Private => Mode::from_raw_mode(0o600),
             Access::Shared => Mode::from_raw_mode(stat.st_mode & 0o066 | 0o600),
         };
-        let path = path.canonicalize().map_err(|error| failed("cannot be found", error))?;
-        Ok(Self { dir, path, access, mode })
+        Ok(Self {
+            dir,
+            path,
+            access,
+            mode,
+            group: Gid::from_raw(stat.st_gid),
+            on_disk: AtomicBool::new(false),
+        })
+    }
+
+    /// Puts the entries of the directory on the disk, and the first time its own. This or another process of
+    /// this user may have made it just now, and what leads to it and is closed to others.
+    pub(crate) fn sync(&self) -> std::io::Result<()> {
+        fsync(&self.dir)?;
+        if self.access == Access::Private && !self.on_disk.load(Ordering::Acquire) {
+            let mut dir = openat(&self.dir, ".", DIRECTORY, Mode::empty())?;
+            let mut stat = fstat(&dir)?;
+            while is_private(&stat) {
+                let parent = match openat(&dir, "..", DIRECTORY, Mode::empty()) {
+                    // Nobody makes directories for us where we may not look.
+                    Err(Errno::ACCESS) => break,
+                    parent => parent?,
+                };
+                fsync(&parent)?;
+                let next = fstat(&parent)?;
+                if (next.st_dev, next.st_ino) == (stat.st_dev, stat.st_ino) {
+                    break;
+                }
+                (dir, stat) = (parent, next);
+            }
+            self.on_disk.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Gives a new file of a shared directory the group of the directory, which others share with us, and the permissions that
+    /// the umask has cut.
+    pub(crate) fn open_to_others(&self, file: impl AsFd) -> std::io::Result<()> {
+        if self.access == Access::Shared {
+            // Not ours to give where we write by other rights than the group's; those who have them need no group.
+            let _ = fchown(&file, None, Some(self.group));
+            fchmod(&file, self.mode)?;
+        }
+        Ok(())
     }
 }
 
@@ -104,6 +157,11 @@ pub(super) fn directory(url: &StoreUrl) -> Result<PathBuf> {
     })
 }
 
+/// Ours, and closed to everybody else, as the directories are that we make.
+fn is_private(stat: &Stat) -> bool {
+    stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o077 == 0
+}
+
 fn check_private(stat: &Stat, path: &Path) -> Result<()> {
     let (us, path) = (rustix::process::geteuid().as_raw(), path.display());
     if stat.st_uid != us {
@@ -120,6 +178,18 @@ fn check_private(stat: &Stat, path: &Path) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// No second holder comes of those who only look, so a directory that somebody has made by hand is not refused
+/// for them.
+fn warn_of_readers(stat: &Stat, path: &Path, closed: bool) {
+    if stat.st_mode & 0o055 != 0 && !closed {
+        tracing::warn!(
+            "others can look into lock directory `{0}`: they see the names of its locks, and can keep a \
+             force-release waiting; close it with `chmod go-rx {0}`, or share it with `?mode=shared`",
+            text::printable(&path.display().to_string())
+        );
+    }
 }
 
 /// The file of a name. Readable where it can be; different names never share one.

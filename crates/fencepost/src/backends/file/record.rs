@@ -19,6 +19,9 @@ const VERSION: u16 = 1;
 const RECORD_MAGIC: &[u8; 8] = b"fencepst";
 const REVOCATION_MAGIC: &[u8; 8] = b"fenceRVK";
 const HEADER: usize = 24;
+/// Where a slot's flags are. Earlier versions write zero and do not look.
+const FLAGS: usize = 12;
+const REPLACING: u8 = 1;
 const MAX_HOST: usize = 255;
 const MAX_NOTE: usize = 1024;
 
@@ -80,6 +83,11 @@ impl Lease {
         }
     }
 
+    /// This lease, or one of `term` from now if that ends later.
+    pub(super) fn at_least(self, now: &Now, term: Duration) -> Self {
+        if self.left(now) < term { Self::ending(now, term) } else { self }
+    }
+
     /// Time left. In the same boot its clock decides, which nobody can set; after a reboot only the wall clock is
     /// left.
     pub(super) fn left(&self, now: &Now) -> Duration {
@@ -98,6 +106,8 @@ pub(super) struct Revocation<'a> {
     /// The token that was reserved for the operator.
     pub(super) token: u64,
     pub(super) reason: &'a str,
+    /// The operator is about to replace the file under its holder: nobody else is granted the lock here.
+    pub(super) replacing: bool,
 }
 
 /// Why a slot cannot be read.
@@ -161,7 +171,7 @@ impl Page {
         let mut body = open(slot, REVOCATION_MAGIC)?;
         let victim = Owner::from_bytes(body.id()?);
         let token = body.u64()?;
-        Ok(Some(Revocation { victim, token, reason: body.text()? }))
+        Ok(Some(Revocation { victim, token, reason: body.text()?, replacing: slot[FLAGS] & REPLACING != 0 }))
     }
 
     /// The reason for which `owner` was asked to let go.
@@ -199,7 +209,7 @@ impl Record<'_> {
         slot.text(self.name, crate::MAX_NAME);
         slot.text(self.host, MAX_HOST);
         slot.text(self.note, MAX_NOTE);
-        slot.seal(RECORD_MAGIC)
+        slot.seal(RECORD_MAGIC, 0)
     }
 }
 
@@ -210,7 +220,7 @@ impl Revocation<'_> {
         slot.put(&self.victim.to_bytes());
         slot.put(&self.token.to_le_bytes());
         slot.text(self.reason, MAX_REASON);
-        slot.seal(REVOCATION_MAGIC)
+        slot.seal(REVOCATION_MAGIC, if self.replacing { REPLACING } else { 0 })
     }
 }
 
@@ -295,12 +305,13 @@ impl Writer<'_> {
         self.put(text.as_bytes());
     }
 
-    fn seal(self, magic: &[u8; 8]) -> usize {
+    fn seal(self, magic: &[u8; 8], flags: u8) -> usize {
         let slot = &mut self.out[..self.at];
         slot[..8].copy_from_slice(magic);
         slot[8..10].copy_from_slice(&VERSION.to_le_bytes());
         slot[10..12].copy_from_slice(&u16::try_from(self.at).unwrap_or(0).to_le_bytes());
-        slot[12..16].fill(0);
+        slot[FLAGS..16].fill(0);
+        slot[FLAGS] = flags;
         let sum = checksum(slot);
         slot[16..HEADER].copy_from_slice(&sum.to_le_bytes());
         self.at
@@ -359,7 +370,8 @@ mod tests {
             let record =
                 Record { state, token, pid, durable, name: &name, host: &host, note: &note, ..record() };
             let revocation = reason.as_deref();
-            let revocation = revocation.map(|reason| Revocation { victim: record.owner, token, reason });
+            let revocation =
+                revocation.map(|reason| Revocation { victim: record.owner, token, reason, replacing: durable });
             let page = page(&record, revocation.as_ref());
             prop_assert_eq!(page.record(), Ok(Some(record)));
             prop_assert_eq!(page.revocation(), Ok(revocation));
@@ -370,7 +382,7 @@ mod tests {
         fn one_changed_byte_is_noticed(at in 0usize..100, by in 1u8..=255) {
             let mut page = page(&record(), None);
             page.bytes[at] = page.bytes[at].wrapping_add(by);
-            // The four bytes that are always zero are covered by the checksum as well.
+            // The flags and what is always zero after them are covered by the checksum as well.
             prop_assert!(page.record().is_err());
         }
 
@@ -408,7 +420,7 @@ mod tests {
     fn the_longest_texts_fit_and_longer_ones_are_cut_between_characters() {
         let (name, text) = ("n".repeat(crate::MAX_NAME), "ü".repeat(5_000));
         let record = Record { name: &name, host: &text, note: &text, ..record() };
-        let revocation = Revocation { victim: record.owner, token: 1, reason: &text };
+        let revocation = Revocation { victim: record.owner, token: 1, reason: &text, replacing: false };
         let page = page(&record, Some(&revocation));
         let read = page.record().unwrap().unwrap();
         assert_eq!((read.name, read.host.len(), read.note.len()), (name.as_str(), 254, 1024));

@@ -8,22 +8,25 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::{Call, Store, unavailable};
-use crate::backend::{Attempt, Backend, Capabilities, Grant, Hold, Renewal, Request, Revoked, lock};
+use crate::backend::{
+    Attempt, Backend, Capabilities, ForceRelease, Grant, Hold, Renewal, Request, Revoked, lock,
+};
 use crate::clock::{Clock, Moment};
-use crate::{Error, FencingToken, Handle, Holder, Loss, Name, Owner, Result};
+use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result};
 
 /// Gives back a grant that never reached its caller.
 pub(super) struct Undo<'a> {
     pub(super) store: &'a Store,
     pub(super) name: &'a Name,
     pub(super) owner: Owner,
+    pub(super) token: FencingToken,
     pub(super) armed: bool,
 }
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.store.release(self.name, self.owner);
+            self.store.release(self.name, self.owner, self.token);
         }
     }
 }
@@ -95,20 +98,29 @@ impl Backend for Store {
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
         self.before(Call::Acquire).await?;
-        let (name, owner, sent) = (handle.name(), handle.owner(), self.0.clock.now());
-        let token = self
-            .renew(name, owner, request.ttl, Some(&request.signal))
+        let (name, token, sent) = (handle.name(), handle.token(), self.0.clock.now());
+        self.renew(name, handle.owner(), token, request.ttl, Some(request))
             .map_err(|why| Error::lost(name, why))?;
         self.after(Call::Acquire).await?;
-        let hold = MemoryHold { store: self.clone(), name: name.clone(), owner };
-        Ok(Grant { owner, token, sent, term: Some(request.ttl), pushed: false, hold: Arc::new(hold) })
+        let (store, owner) = (self.clone(), request.owner());
+        let hold = Arc::new(MemoryHold { store, name: name.clone(), owner, token });
+        Ok(Grant { identity: request.identity, token, sent, term: Some(request.ttl), pushed: false, hold })
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
+        self.hold_of(handle).renew(term).await
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<bool> {
+        self.hold_of(handle).release().await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing> {
         let now = self.0.clock.now();
         let mut names = lock(&self.0.names);
         let matching = names.iter_mut().filter(|(name, _)| name.as_str().starts_with(prefix));
-        Ok(matching.filter_map(|(name, entry)| Some(entry.current(now)?.holder(name, now))).collect())
+        let holders = matching.filter_map(|(name, entry)| Some(entry.current(now)?.holder(name, now)));
+        Ok(holders.collect::<Vec<_>>().into())
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
@@ -117,21 +129,25 @@ impl Backend for Store {
         Ok(names.get_mut(name).and_then(|entry| entry.current(now)).map(|held| held.holder(name, now)))
     }
 
-    async fn force_release(&self, name: &Name, reason: &str, at_once: bool) -> Result<Option<Revoked>> {
+    async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
         let now = self.0.clock.now();
         let mut names = lock(&self.0.names);
         let Some(entry) = names.get_mut(name) else { return Ok(None) };
         let Some(held) = entry.current(now) else { return Ok(None) };
-        held.revoked = Some(reason.to_owned());
-        held.signal.raise(Loss::ForceReleased { reason: reason.to_owned() });
+        let found = held.holder(name, now);
+        if !how.means(&found) {
+            return Err(Error::changed(name, found));
+        }
+        held.revoked = Some(how.reason.clone());
+        held.signal.raise(Loss::ForceReleased { reason: how.reason.clone() });
         let holder = held.holder(name, now);
         entry.last_token += 1;
         let token = FencingToken::new(entry.last_token).ok_or_else(|| unavailable("tokens ran out"))?;
-        if at_once {
+        if how.now {
             entry.holder = None;
             entry.wake();
         }
-        Ok(Some(Revoked::new(holder, token, at_once)))
+        Ok(Some(Revoked::new(holder, token, how.now)))
     }
 
     async fn check(&self) -> Result<()> {
@@ -146,6 +162,15 @@ pub(super) struct MemoryHold {
     pub(super) store: Store,
     pub(super) name: Name,
     pub(super) owner: Owner,
+    pub(super) token: FencingToken,
+}
+
+impl Store {
+    /// The lock that a handle is about, if it still is.
+    fn hold_of(&self, handle: &Handle) -> MemoryHold {
+        let (name, owner, token) = (handle.name().clone(), handle.owner(), handle.token());
+        MemoryHold { store: self.clone(), name, owner, token }
+    }
 }
 
 #[async_trait]
@@ -153,17 +178,17 @@ impl Hold for MemoryHold {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
         self.store.before(Call::Renew).await?;
         let sent = self.store.0.clock.now();
-        let renewed = self.store.renew(&self.name, self.owner, term, None);
+        let renewed = self.store.renew(&self.name, self.owner, self.token, term, None);
         self.store.after(Call::Renew).await?;
         Ok(match renewed {
-            Ok(_) => Renewal::Renewed { sent, term: Some(term) },
+            Ok(()) => Renewal::Renewed { sent, term: Some(term) },
             Err(why) => Renewal::Lost(why),
         })
     }
 
     async fn release(&self) -> Result<bool> {
         self.store.before(Call::Release).await?;
-        let ours = self.store.release(&self.name, self.owner);
+        let ours = self.store.release(&self.name, self.owner, self.token);
         self.store.after(Call::Release).await?;
         Ok(ours)
     }

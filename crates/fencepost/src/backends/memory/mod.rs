@@ -235,7 +235,7 @@ impl Store {
             return Err(Box::new((None, Moment::NEVER)));
         };
         entry.holder = Some(Held {
-            owner: request.owner,
+            owner: request.owner(),
             token,
             until: now.plus(request.ttl),
             since: SystemTime::now(),
@@ -243,9 +243,10 @@ impl Store {
             signal: request.signal.clone(),
             revoked: None,
         });
-        let hold = MemoryHold { store: self.clone(), name: request.name.clone(), owner: request.owner };
+        let (store, name, owner) = (self.clone(), request.name.clone(), request.owner());
+        let hold = MemoryHold { store, name, owner, token };
         Ok(Grant {
-            owner: request.owner,
+            identity: request.identity,
             token,
             sent: now,
             term: Some(request.ttl),
@@ -256,17 +257,18 @@ impl Store {
 
     /// Passes a grant on, or undoes it if the answer is lost or nobody waits for it any more.
     async fn deliver(&self, grant: Grant, request: &Request) -> Result<Grant> {
-        let mut undo = Undo { store: self, name: &request.name, owner: request.owner, armed: true };
+        let (owner, token) = (request.owner(), grant.token);
+        let mut undo = Undo { store: self, name: &request.name, owner, token, armed: true };
         self.after(Call::Acquire).await?;
         undo.armed = false;
         Ok(grant)
     }
 
-    fn release(&self, name: &Name, owner: Owner) -> bool {
+    fn release(&self, name: &Name, owner: Owner, token: FencingToken) -> bool {
         let now = self.0.clock.now();
         let mut names = lock(&self.0.names);
         let Some(entry) = names.get_mut(name) else { return false };
-        let ours = entry.current(now).is_some_and(|held| held.owner == owner);
+        let ours = entry.current(now).is_some_and(|held| (held.owner, held.token) == (owner, token));
         if ours {
             entry.holder = None;
             entry.wake();
@@ -278,23 +280,26 @@ impl Store {
         &self,
         name: &Name,
         owner: Owner,
+        token: FencingToken,
         term: Duration,
-        signal: Option<&Arc<Signal>>,
-    ) -> Result<FencingToken, Loss> {
+        successor: Option<&Request>,
+    ) -> Result<(), Loss> {
         let now = self.0.clock.now();
         let mut names = lock(&self.0.names);
         let Some(held) = names.get_mut(name).and_then(|entry| entry.current(now)) else {
             return Err(Loss::Taken);
         };
         match &held.revoked {
-            _ if held.owner != owner => Err(Loss::Taken),
+            _ if (held.owner, held.token) != (owner, token) => Err(Loss::Taken),
             Some(reason) => Err(Loss::ForceReleased { reason: reason.clone() }),
             None => {
                 held.until = held.until.max(now.plus(term));
-                if let Some(signal) = signal {
-                    held.signal = signal.clone();
+                if let Some(request) = successor {
+                    held.owner = request.owner();
+                    let signal = std::mem::replace(&mut held.signal, request.signal.clone());
+                    signal.raise(Loss::Taken);
                 }
-                Ok(held.token)
+                Ok(())
             }
         }
     }

@@ -12,8 +12,9 @@ use super::hold::Held;
 use super::hub::{Hub, milliseconds};
 use super::key::Key;
 use super::queue::Place;
-use super::session::{Bond, Session};
+use super::session::{Bond, Session, Slot};
 use super::trouble;
+use super::wire::get;
 use crate::backend::{Grant, Request, Seen};
 use crate::clock::Moment;
 use crate::errands::Carried;
@@ -35,8 +36,8 @@ pub(super) struct Claim {
     key: Key,
     owner: String,
     place: Option<Place>,
-    /// The session that a request is under way on.
-    asked: Option<Arc<Session>>,
+    /// The session that a request is under way on, and the advisory lock that it may get there.
+    asked: Option<(Arc<Session>, Option<Slot>)>,
     /// The last answer that the lock is held by somebody else.
     listed: Option<Listed>,
 }
@@ -57,7 +58,7 @@ pub(super) enum Said {
 impl Claim {
     pub(super) fn new(hub: &Arc<Hub>, request: &Request) -> Self {
         let key = Key::of(&hub.config.schema, request.name.as_str());
-        let (hub, owner) = (hub.clone(), request.owner.to_string());
+        let (hub, owner) = (hub.clone(), request.owner().to_string());
         Self { hub, request: request.clone(), key, owner, place: None, asked: None, listed: None }
     }
 
@@ -69,15 +70,20 @@ impl Claim {
         let channel = self.place.as_ref().map(|_| hub.channel.as_str());
         let listed = self.place.as_ref().is_some_and(Place::is_listed);
         if let Some(place) = &self.place {
-            place.ask_as(self.request.owner);
+            place.ask_as(self.request.owner());
         }
         // Code that knows the key sees advisory locks alone, and a lease that shall end with its session has to be of one.
-        let push = config.delay && !config.durable && !self.request.name.as_str().starts_with("pg:");
-        let name = self.request.name.as_str();
+        let is_key = self.request.name.as_str().starts_with("pg:");
+        let push = config.delay && !config.durable && !is_key;
+        let slot = session.room.take(is_key);
+        if is_key && slot.is_none() {
+            return Err(self.no_room(&session));
+        }
+        let (name, advisory) = (self.request.name.as_str(), slot.is_some());
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let Key { two_part, number } = self.key;
-        let arguments: [&(dyn ToSql + Sync); 16] = [
+        let arguments: [&(dyn ToSql + Sync); 17] = [
             &session.pid,
             &two_part,
             &number,
@@ -94,13 +100,21 @@ impl Claim {
             &channel,
             &listed,
             &push,
+            &advisory,
         ];
         let limit = config.timeout.min(self.request.ttl);
         let sent = hub.clock.now();
-        self.asked = Some(session.clone());
+        self.asked = Some((session.clone(), slot));
         let ask = session.ask(&hub.clock, &session.statements.acquire, &arguments);
         let row = match tokio::time::timeout(limit, ask).await {
             Ok(Ok(mut rows)) => rows.pop(),
+            // A waiter goes on: whoever has locked the row may be about to give the lock back.
+            Ok(Err(error)) if self.place.is_some() && trouble::is_locked(&error) => {
+                return Ok(Said::Busy {
+                    holder: Holder::unknown(self.request.name.clone()),
+                    again_in: jittered(RECHECK),
+                });
+            }
             Ok(Err(error)) => return Err(self.refused(&session, error)),
             Err(_) => {
                 hub.suspect(&session, sent);
@@ -108,17 +122,28 @@ impl Claim {
             }
         };
         let Some(row) = row else { return Err(config.unavailable("an answer without a row")) };
-        match row.get::<_, Option<i64>>(0) {
+        match get(&row, 0) {
             Some(token) => {
-                let advisory = row.get::<_, Option<&str>>(1) != Some("pushed");
-                self.granted(&session, token, sent, self.request.ttl, advisory).map(Said::Granted)
+                let pushed = get(&row, 1) == Some("pushed");
+                self.granted(&session, token, sent, self.request.ttl, pushed).map(Said::Granted)
             }
             None => {
                 self.asked = None;
-                self.listed = row.get::<_, Option<i64>>(11).map(|until| Listed { session, sent, until });
+                self.listed = get(&row, 11).map(|until| Listed { session, sent, until });
                 self.busy(&row)
             }
         }
+    }
+
+    /// A key of other code needs an advisory lock: that is all such code sees.
+    fn no_room(&self, session: &Session) -> Error {
+        Error::config(format!(
+            "{}: this process has {} advisory locks, a quarter of what the server has room for, and `{}` needs one \
+             more; raise `max_locks_per_transaction` there",
+            self.hub.config.label,
+            session.room.quota(),
+            self.request.name
+        ))
     }
 
     /// The request failed. It is undone even if the server has refused it: a session's lock survives a commit that fails.
@@ -134,8 +159,8 @@ impl Claim {
     }
 
     fn busy(&self, row: &Row) -> Result<Said> {
-        let (wanted, found) = (self.request.name.as_str(), row.get::<_, Option<&str>>(2));
-        let is_live = row.get::<_, Option<i64>>(9) > Some(0);
+        let (wanted, found) = (self.request.name.as_str(), get::<&str>(row, 2));
+        let is_live = get::<i64>(row, 9) > Some(0);
         if let Some(found) = found.filter(|found| *found != wanted && is_live) {
             return Err(Error::config(format!(
                 "the names `{wanted}` and `{found}`, which is held, have the same 64-bit key {}; rename one of them",
@@ -143,7 +168,7 @@ impl Claim {
             )));
         }
         let holder = holder(&self.request.name, row);
-        let again_in = match row.get(1) {
+        let again_in = match get(row, 1).unwrap_or_default() {
             // One millisecond more: the lease lives to the end of its last one.
             "held" => jittered(RECHECK).min(holder.expires_in.unwrap_or(RECHECK) + Duration::from_millis(1)),
             "foreign" => jittered(RECHECK_FOREIGN),
@@ -199,9 +224,11 @@ impl Claim {
         let term = LISTED.min(self.request.ttl);
         let now = self.hub.clock.now();
         let Listed { session, sent, .. } = self.listed.take_if(|listed| {
-            push.owner == self.request.owner && push.until == listed.until && now < listed.sent.plus(term / 2)
+            push.owner == self.request.owner()
+                && push.until == listed.until
+                && now < listed.sent.plus(term / 2)
         })?;
-        Some(self.granted(&session, push.token, sent, term, false))
+        Some(self.granted(&session, push.token, sent, term, true))
     }
 
     /// Asks, if this is the first of those who wait here.
@@ -232,22 +259,23 @@ impl Claim {
         token: i64,
         sent: Moment,
         term: Duration,
-        advisory: bool,
+        pushed: bool,
     ) -> Result<Grant> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new).ok_or_else(|| Error::Backend {
             store: self.hub.config.label.clone(),
             source: format!("{token} is not a token").into(),
         })?;
-        let Request { name, owner, signal, .. } = &self.request;
+        let Request { name, identity, signal, .. } = &self.request;
+        let owner = identity.owner();
         let (session, until) = (Some(session.clone()), sent.plus(term));
-        let bond = Bond::new(self.key, name.clone(), *owner, signal.clone(), session, advisory, until);
+        let slot = self.asked.take().and_then(|(_, slot)| slot).filter(|_| !pushed);
+        let bond = Bond::new(self.key, name.clone(), owner, signal.clone(), session, slot, until);
         let hold = Held::new(&self.hub, bond);
-        self.asked = None;
         if let Some(place) = self.place.take() {
             place.list(false);
-            place.leave(*owner);
+            place.leave(owner);
         }
-        Ok(Grant { owner: *owner, token, sent, term: Some(term), pushed: !advisory, hold })
+        Ok(Grant { identity: *identity, token, sent, term: Some(term), pushed, hold })
     }
 }
 
@@ -308,14 +336,15 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let (hub, key) = (self.hub.clone(), self.key);
         if let Some(place) = self.place.take()
-            && place.leave(self.request.owner)
+            && place.leave(self.request.owner())
         {
             leave(&hub, key, self.owner.clone());
         }
-        if let Some(session) = self.asked.take() {
+        if let Some((session, slot)) = self.asked.take() {
             let (owner, ttl) = (self.owner.clone(), self.request.ttl);
             self.hub.errands.spawn(&self.hub.keeper(), async move {
                 undo(&hub, &session, key, &owner, ttl).await;
+                drop(slot);
                 hub.close_again();
             });
         }
@@ -332,7 +361,7 @@ fn leave(hub: &Arc<Hub>, key: Key, owner: String) {
             let arguments: [&(dyn ToSql + Sync); 5] =
                 [&session.pid, &key.two_part, &key.number, &hub.channel, &owner];
             match session.ask(&hub.clock, &session.statements.leave, &arguments).await {
-                Ok(rows) if rows.first().is_none_or(|row| row.get(0)) => return,
+                Ok(rows) if rows.first().is_none_or(|row| get(row, 0).unwrap_or(true)) => return,
                 Ok(_) => tokio::time::sleep(pause).await,
                 Err(error) => return tracing::debug!(%error, "leaving the queue failed"),
             }
@@ -360,9 +389,9 @@ async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: 
             match session.ask(&hub.clock, &session.statements.release, &arguments).await {
                 Ok(rows) => {
                     if let Some(row) = rows.first()
-                        && (row.get(0) || !row.get::<_, bool>(2))
+                        && (get(row, 0).unwrap_or(false) || !get(row, 2).unwrap_or(false))
                     {
-                        if row.get::<_, Option<&str>>(1).is_none() {
+                        if get::<&str>(row, 1).is_none() {
                             hub.queue.hint(key);
                         }
                         return;
@@ -378,23 +407,20 @@ async fn undo(hub: &Arc<Hub>, asked: &Arc<Session>, key: Key, owner: &str, ttl: 
     }
 }
 
-/// Who a row says holds the lock: columns 2 to 10 of what `acquire` returns.
+/// Who a row says holds the lock: columns 2 to 10 of what `acquire` returns. Whoever may write to the table may have
+/// written anything: what makes no sense is left out.
 pub(super) fn holder(name: &Name, row: &Row) -> Holder {
     let mut holder = Holder::unknown(name.clone());
-    let number =
-        |column: usize| row.get::<_, Option<i64>>(column).and_then(|number| u64::try_from(number).ok());
-    holder.note = row.get::<_, Option<String>>(7).filter(|note| !note.is_empty());
-    holder.owner = row.get::<_, Option<&str>>(3).and_then(|owner| owner.parse().ok());
+    let number = |column| get::<i64>(row, column).and_then(|number| u64::try_from(number).ok());
+    holder.note = get::<String>(row, 7).filter(|note| !note.is_empty());
+    holder.owner = get::<&str>(row, 3).and_then(|owner| owner.parse().ok());
     if holder.owner.is_none() {
         return holder;
     }
-    holder.revoked = row.get(10);
-    // The counter stands at the holder's token until a force-release takes the next one.
-    if holder.revoked.is_none() {
-        holder.token = number(4).and_then(FencingToken::new);
-    }
-    holder.host = row.get(5);
-    holder.pid = row.get::<_, Option<i32>>(6).map(i32::cast_unsigned);
+    holder.revoked = get(row, 10);
+    holder.token = number(4).and_then(FencingToken::new);
+    holder.host = get(row, 5);
+    holder.pid = get(row, 6).and_then(|pid: i32| u32::try_from(pid).ok());
     holder.since =
         number(8).and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since)));
     holder.expires_in = number(9).map(Duration::from_millis);

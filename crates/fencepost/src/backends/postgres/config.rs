@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 
 use crate::backends::tls::TlsFiles;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-const DEFAULT_PORT: u16 = 5432;
+pub(super) const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const DEFAULT_SCHEMA: &str = "fencepost";
 
@@ -28,8 +28,21 @@ pub(crate) struct Config {
     pub(super) delay: bool,
     /// A grant or renewal is on disk before it is told.
     pub(super) durable: bool,
+    /// With its schema: the functions look nowhere else.
     pub(super) sequence: Option<String>,
-    pub(super) tls: Option<TlsFiles>,
+    pub(super) encryption: Encryption,
+    /// The password may be sent as it is.
+    pub(super) cleartext: bool,
+}
+
+/// Whether to speak TLS.
+#[derive(Clone, Debug)]
+pub(super) enum Encryption {
+    Off,
+    /// If the server does, whoever it is.
+    Preferred,
+    /// With a server that proves who it is.
+    Verified(TlsFiles),
 }
 
 impl Config {
@@ -48,12 +61,30 @@ impl Config {
                 "`sequence` goes with `durable=yes`: without, a crash takes numbers of the sequence back, and tokens repeat",
             ));
         }
+        if sequence.as_ref().is_some_and(|name| !name.contains('.')) {
+            return Err(Error::invalid(
+                "the `sequence` is named with its schema, as in `sequence=public.fence`",
+            ));
+        }
         let durable = durable.unwrap_or(sequence.is_some());
-        let tls = Self::tls(&mut url)?;
-        let server = Self::server(&mut url, tls.is_some())?;
+        let encryption = Self::encryption(&mut url)?;
+        let allowed = url.take_choice("allow", &[("cleartext", ())])?.is_some();
+        let server = Self::server(&mut url)?;
         url.finish()?;
-        let mut config =
-            Self { label, server, schema: String::new(), timeout, delay, durable, sequence, tls };
+        // A socket's folder says who serves there.
+        let local = server.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
+        let cleartext = allowed || local || matches!(encryption, Encryption::Verified(_));
+        let mut config = Self {
+            label,
+            server,
+            schema: String::new(),
+            timeout,
+            delay,
+            durable,
+            sequence,
+            encryption,
+            cleartext,
+        };
         config.set_schema(schema.unwrap_or_else(|| DEFAULT_SCHEMA.to_owned()))?;
         Ok(config)
     }
@@ -74,11 +105,16 @@ impl Config {
         if schema.is_empty() || schema.len() > 63 || schema.contains('\0') {
             return Err(Error::invalid("the `schema` is a name of 1 to 63 bytes"));
         }
+        if schema.starts_with("pg_") {
+            return Err(Error::invalid(format!(
+                "the `schema` is one of your own, not `{schema}` of PostgreSQL"
+            )));
+        }
         self.schema = schema;
         Ok(())
     }
 
-    fn server(url: &mut StoreUrl, tls: bool) -> Result<tokio_postgres::Config> {
+    fn server(url: &mut StoreUrl) -> Result<tokio_postgres::Config> {
         let mut server = tokio_postgres::Config::new();
         for host in &url.hosts {
             server.host(&host.name).port(host.port.unwrap_or(DEFAULT_PORT));
@@ -106,7 +142,7 @@ impl Config {
             server.user(user);
         }
         if let Some(password) = url.password.take() {
-            server.password(password);
+            server.password(password.reveal());
         }
         match url.path.trim_start_matches('/') {
             "" => {}
@@ -114,25 +150,31 @@ impl Config {
         }
         server
             .application_name(url.take("application_name").as_deref().unwrap_or("fencepost"))
-            .ssl_mode(if tls { SslMode::Require } else { SslMode::Disable })
             .keepalives_idle(KEEPALIVE)
             .keepalives_interval(KEEPALIVE / 2)
             .keepalives_retries(2)
             .tcp_user_timeout(USER_TIMEOUT);
+        // There is no TLS on unix sockets. Elsewhere the driver leaves it to `Login`, by taking that for TLS itself.
+        if server.get_hosts().iter().all(|host| matches!(host, Host::Unix(_))) {
+            server.ssl_mode(SslMode::Disable);
+        } else {
+            server.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
+        }
         Ok(server)
     }
 
     /// Encryption without a look at the certificate protects from nobody who can change packets: whoever asks for
-    /// TLS gets both.
-    fn tls(url: &mut StoreUrl) -> Result<Option<TlsFiles>> {
-        let modes = [("disable", false), ("require", true), ("verify-full", true)];
-        if !url.take_choice("sslmode", &modes)?.unwrap_or(false) {
-            return Ok(None);
+    /// TLS gets both. Whoever does not ask gets what the server has.
+    fn encryption(url: &mut StoreUrl) -> Result<Encryption> {
+        let modes = [("disable", 0), ("prefer", 1), ("require", 2), ("verify-full", 2)];
+        match url.take_choice("sslmode", &modes)? {
+            Some(0) => Ok(Encryption::Off),
+            Some(2) if cfg!(not(feature = "tls")) => {
+                Err(Error::invalid("TLS is not built in; build fencepost with the feature `tls`"))
+            }
+            Some(2) => TlsFiles::take(url).map(Encryption::Verified),
+            _ => Ok(Encryption::Preferred),
         }
-        if cfg!(not(feature = "tls")) {
-            return Err(Error::invalid("TLS is not built in; build fencepost with the feature `tls`"));
-        }
-        TlsFiles::take(url).map(Some)
     }
 }
 
@@ -158,11 +200,15 @@ mod tests {
         assert_eq!((config.server.get_user(), config.server.get_dbname()), (Some("ann"), Some("db")));
         assert_eq!(config.server.get_ports(), [5432]);
         assert_eq!((config.schema.as_str(), config.delay, config.durable), ("s", false, true));
-        assert!(config.tls.is_none() && !format!("{config:?}").contains("pw"));
+        assert!(matches!(config.encryption, Encryption::Preferred) && !config.cleartext);
+        assert!(!format!("{config:?}").contains("pw"));
         let config = parse("postgres://a:1,b:2/db").unwrap();
         assert_eq!(config.server.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
         assert_eq!((config.schema.as_str(), config.delay, config.durable), ("fencepost", true, false));
-        assert!(parse("postgres://h/db?sequence=s").unwrap().durable, "or a crash takes numbers back");
+        assert!(parse("postgres://h/db?sequence=a.s").unwrap().durable, "or a crash takes numbers back");
+        for url in ["postgres://h/db?allow=cleartext", "postgres:///db?host=/run/p"] {
+            assert!(parse(url).unwrap().cleartext, "{url}");
+        }
         assert_eq!(parse("postgres:///db?host=/run/p&port=5433").unwrap().server.get_ports(), [5433]);
     }
 
@@ -174,11 +220,14 @@ mod tests {
             "postgres:///db?host=relative",
             "postgres://h/db?host=/run",
             "postgres://h/db?lock_delay=5s",
-            "postgres://h/db?sslmode=prefer",
+            "postgres://h/db?sslmode=allow",
+            "postgres://h/db?allow=anything",
+            "postgres://h/db?schema=pg_temp",
+            "postgres://h/db?sequence=unqualified",
             "postgres://h/db?ca=/x",
             "postgres://h/db?schema=",
             "postgres://h/db?timeout=0s",
-            "postgres://h/db?sequence=s&durable=no",
+            "postgres://h/db?sequence=a.s&durable=no",
         ] {
             assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
         }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
-use tokio_postgres::Row;
 
 use super::hub::{Hub, milliseconds};
 use super::session::{Bond, Session};
+use super::wire::get;
 use crate::backend::{Hold, Renewal, lock};
 use crate::backends::batch::Batches;
-use crate::{Loss, Result};
+use crate::{Error, Loss, Result};
 
 #[derive(Debug)]
 pub(super) struct Held {
@@ -51,37 +51,21 @@ impl Hold for Held {
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
         let (bond, hub) = (&self.bond, &self.hub);
-        let bound = bond.bound().filter(|session| session.is_usable() && bond.advisory).cloned();
-        let Some(session) = bound else {
-            let renewal = self.renew(term).await?;
-            if matches!(renewal, Renewal::Renewed { .. }) {
-                // It does not end with the session any more, and is nobody's here.
-                bond.give_up();
-                hub.bonds.remove(bond);
-            }
-            return Ok(renewal);
+        let Some(session) = bond.session.clone().filter(|session| session.is_usable()) else {
+            return Ok(Renewal::Lost(Loss::SessionEnded));
         };
         let sent = hub.clock.now();
         // Before the request is on its way: a release that follows must not give back what this one does.
-        bond.give_up();
-        let (owner, term_ms) = (bond.owner.to_string(), milliseconds(term));
-        let key = bond.key;
-        let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&session.pid, &key.two_part, &key.number, &owner, &term_ms];
-        let rows = hub.in_time(session.ask(&hub.clock, &session.statements.detach, &arguments)).await;
-        match rows {
-            Ok(Ok(rows)) if rows.first().is_some_and(|row| row.get(0)) => {
+        let unlock = bond.give_up() && bond.is_advisory();
+        match self.hub.detach(&session, bond, term, unlock).await {
+            Ok(None) => {
                 hub.bonds.remove(bond);
-                hub.queue.hint(key);
+                hub.queue.hint(bond.key);
                 Ok(Renewal::Renewed { sent, term: Some(term) })
             }
-            Ok(Ok(_)) => {
+            Ok(Some(why)) => {
                 hub.bonds.keep(bond, hub.clock.now());
-                self.renew(term).await
-            }
-            Ok(Err(error)) => {
-                hub.bonds.keep(bond, hub.clock.now());
-                Err(hub.config.trouble(error))
+                Ok(Renewal::Lost(why))
             }
             Err(error) => {
                 hub.bonds.keep(bond, hub.clock.now());
@@ -103,7 +87,7 @@ pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
         None => hub.session().await?,
     };
     let given_up = bound.is_some() && bond.give_up();
-    let unlock = given_up && bond.advisory;
+    let unlock = given_up && bond.is_advisory();
     let (sent, owner, key) = (hub.clock.now(), bond.owner.to_string(), bond.key);
     let ended = bond.until() <= sent;
     let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
@@ -121,11 +105,11 @@ pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
     };
     hub.bonds.remove(bond);
     let Some(row) = rows.first() else { return Ok(false) };
-    if row.get::<_, Option<&str>>(1).is_none() {
+    if get::<&str>(row, 1).is_none() {
         // Nobody is on the list, but somebody of this process may be about to.
         hub.queue.hint(key);
     }
-    Ok(row.get(0))
+    Ok(get(row, 0).unwrap_or(false))
 }
 
 /// Renewals that go to the server together.
@@ -138,63 +122,78 @@ pub(super) struct Waiting {
     result: oneshot::Sender<Result<Renewal>>,
 }
 
-/// Sends a batch: all locks of one session, and those that are leases alone, in one request.
+/// Sends a batch: all locks of one session in one request.
 async fn send(hub: Arc<Hub>, mut batch: Vec<Waiting>) {
-    while !batch.is_empty() {
-        let bound = batch.iter().find_map(|one| one.bond.session.clone());
-        let (now, later) = batch.into_iter().partition(|one| {
-            one.bond.session.is_none() || bound.as_ref().is_some_and(|session| one.bond.is_on(session))
-        });
+    while let Some(session) = batch.first().and_then(|one| one.bond.session.clone()) {
+        let (now, later) = batch.into_iter().partition(|one| one.bond.is_on(&session));
         batch = later;
-        let session = match bound {
-            Some(session) => Ok(session),
-            None => hub.session().await,
-        };
-        match session {
-            Ok(session) => send_over(&hub, &session, now).await,
-            Err(error) => {
-                let text = error.to_string();
-                fail(&hub, now, &text);
-            }
+        let locked = send_over(&hub, &session, now).await;
+        if !locked.is_empty() {
+            hub.keeper().spawn(send_again(hub.clone(), session, locked));
         }
     }
 }
 
-fn fail(hub: &Hub, batch: Vec<Waiting>, text: &str) {
-    for one in batch {
-        let _ = one.result.send(Err(hub.config.unavailable(text.to_owned())));
+/// Renews those whose row somebody has locked, apart from the rest. Most rows are locked for a moment only.
+async fn send_again(hub: Arc<Hub>, session: Arc<Session>, mut batch: Vec<Waiting>) {
+    let (start, mut pause) = (hub.clock.now(), Duration::from_millis(5));
+    while let Some(limit) = patience(&hub, &batch) {
+        if hub.clock.now().since(start) + pause > limit {
+            for one in batch {
+                let why = format!("somebody has locked the row of lock `{}`", one.bond.name);
+                let _ = one.result.send(Err(hub.config.unavailable(why)));
+            }
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(100));
+        batch = send_over(&hub, &session, batch).await;
     }
 }
 
-async fn send_over(hub: &Arc<Hub>, session: &Arc<Session>, batch: Vec<Waiting>) {
-    let (live, ended): (Vec<_>, Vec<_>) = batch
-        .into_iter()
-        .partition(|one| one.bond.session.is_none() || (session.is_usable() && one.bond.bound().is_some()));
+/// How long the renewals of a batch can wait. `None` for none.
+fn patience(hub: &Hub, batch: &[Waiting]) -> Option<Duration> {
+    batch.iter().map(|one| one.term).min().map(|shortest| hub.patience(shortest))
+}
+
+fn fail(batch: Vec<Waiting>, error: &Error) {
+    for one in batch {
+        let _ = one.result.send(Err(error.copy()));
+    }
+}
+
+/// Returns those whose row somebody has locked.
+async fn send_over(hub: &Arc<Hub>, session: &Arc<Session>, batch: Vec<Waiting>) -> Vec<Waiting> {
+    let (live, ended): (Vec<_>, Vec<_>) =
+        batch.into_iter().partition(|one| session.is_usable() && one.bond.bound().is_some());
     let why = if session.is_usable() { Loss::Expired } else { Loss::SessionEnded };
     for one in ended {
         let _ = one.result.send(Ok(Renewal::Lost(why.clone())));
     }
-    let Some(shortest) = live.iter().map(|one| one.term).min() else { return };
-    if !session.is_usable() {
-        return fail(hub, live, "the session has ended");
-    }
+    let Some(limit) = patience(hub, &live) else { return Vec::new() };
     let sent = hub.clock.now();
     let bonds: Vec<_> = live.iter().map(|one| one.bond.clone()).collect();
     let terms: Vec<_> = live.iter().map(|one| Some(milliseconds(one.term))).collect();
-    // Late answers are worthless.
-    let limit = hub.config.timeout.min((shortest / 3).max(Duration::from_millis(20)));
-    let losses = match tokio::time::timeout(limit, ask(hub, session, &bonds, &terms)).await {
-        Ok(Ok(losses)) => losses,
-        Ok(Err(text)) => return fail(hub, live, &text),
-        Err(_) => {
-            hub.suspect(session, sent);
-            return fail(hub, live, &format!("no answer within {}", crate::format_duration(limit)));
+    let answer = tokio::time::timeout(limit, ask(hub, session, &bonds, &terms)).await.unwrap_or_else(|_| {
+        hub.suspect(session, sent);
+        Err(hub.config.unavailable(format!("no answer within {}", crate::format_duration(limit))))
+    });
+    let states = match answer {
+        Ok(states) => states,
+        Err(error) => {
+            fail(live, &error);
+            return Vec::new();
         }
     };
-    for (one, loss) in live.into_iter().zip(losses) {
-        let renewal = match loss {
-            Some(why) => Renewal::Lost(why),
-            None => {
+    let mut locked = Vec::new();
+    for (one, state) in live.into_iter().zip(states) {
+        let renewal = match state {
+            State::Locked => {
+                locked.push(one);
+                continue;
+            }
+            State::Lost(why) => Renewal::Lost(why),
+            State::Fine => {
                 let mut until = lock(&one.bond.until);
                 *until = (*until).max(sent.plus(one.term));
                 Renewal::Renewed { sent, term: Some(one.term) }
@@ -202,6 +201,7 @@ async fn send_over(hub: &Arc<Hub>, session: &Arc<Session>, batch: Vec<Waiting>) 
         };
         let _ = one.result.send(Ok(renewal));
     }
+    locked
 }
 
 /// Asks the server whether the locks of a session are still there, without renewing them.
@@ -211,9 +211,9 @@ pub(super) fn look_after(hub: &Arc<Hub>, session: &Arc<Session>, bonds: Vec<Arc<
         let sent = hub.clock.now();
         let terms = vec![None; bonds.len()];
         match hub.in_time(ask(&hub, &session, &bonds, &terms)).await {
-            Ok(Ok(losses)) => {
-                for (bond, loss) in bonds.iter().zip(losses) {
-                    if let Some(why) = loss {
+            Ok(Ok(states)) => {
+                for (bond, state) in bonds.iter().zip(states) {
+                    if let State::Lost(why) = state {
                         bond.signal.raise(why);
                         hub.queue.hint(bond.key);
                     }
@@ -225,37 +225,56 @@ pub(super) fn look_after(hub: &Arc<Hub>, session: &Arc<Session>, bonds: Vec<Arc<
     });
 }
 
-/// Renews locks, or looks after them where there is no term. Says of each how it was lost, if it was.
+/// What a lock was found like.
+#[derive(Clone)]
+enum State {
+    Fine,
+    Lost(Loss),
+    /// Somebody has locked its row.
+    Locked,
+}
+
+/// Renews locks, or looks after them where there is no term.
 async fn ask(
     hub: &Arc<Hub>,
     session: &Arc<Session>,
     bonds: &[Arc<Bond>],
     terms: &[Option<i64>],
-) -> Result<Vec<Option<Loss>>, String> {
+) -> Result<Vec<State>> {
     let two_parts: Vec<bool> = bonds.iter().map(|bond| bond.key.two_part).collect();
     let keys: Vec<i64> = bonds.iter().map(|bond| bond.key.number).collect();
     let owners: Vec<String> = bonds.iter().map(|bond| bond.owner.to_string()).collect();
-    let bound: Vec<bool> = bonds.iter().map(|bond| bond.advisory).collect();
-    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
-        [&session.pid, &two_parts, &keys, &owners, &terms, &bound, &hub.channel];
+    let bound: Vec<bool> = bonds.iter().map(|bond| bond.is_advisory()).collect();
+    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+        [&session.pid, &two_parts, &keys, &owners, &terms, &bound];
     let rows = session.ask(&hub.clock, &session.statements.renew, &arguments).await;
-    let rows = rows.map_err(|error| hub.config.trouble(error).to_string())?;
-    let mut losses = vec![None; bonds.len()];
+    let rows = rows.map_err(|error| hub.config.trouble(error))?;
+    let mut states = vec![State::Fine; bonds.len()];
     for row in rows {
-        let place = usize::try_from(row.get::<_, i32>(0)).unwrap_or(0).wrapping_sub(1);
-        if let (Some(loss), Some(bond)) = (losses.get_mut(place), bonds.get(place)) {
-            let why = why(&row);
-            match why {
-                // It is not there to be given back.
-                Loss::SessionEnded => drop(bond.give_up()),
-                // The guard lets go when it has stopped its work.
-                Loss::ForceReleased { .. } => {}
-                _ => give_back(hub, bond),
+        let place = get::<i32>(&row, 0).and_then(|place| usize::try_from(place).ok()).unwrap_or(0);
+        let (found, reason) = (get::<&str>(&row, 1), get::<&str>(&row, 2));
+        let Some(place) = place.checked_sub(1) else {
+            if let Some(locks) = reason.and_then(|locks| locks.parse().ok()) {
+                session.room.saw(locks);
             }
-            *loss = Some(why);
+            continue;
+        };
+        let (Some(state), Some(bond)) = (states.get_mut(place), bonds.get(place)) else { continue };
+        if found == Some("locked") {
+            *state = State::Locked;
+            continue;
         }
+        let why = why(found, reason);
+        match why {
+            // It is not there to be given back.
+            Loss::SessionEnded => drop(bond.give_up()),
+            // The guard lets go when it has stopped its work.
+            Loss::ForceReleased { .. } => {}
+            _ => give_back(hub, bond),
+        }
+        *state = State::Lost(why);
     }
-    Ok(losses)
+    Ok(states)
 }
 
 /// Gives a lock back whose lease has ended. Its guard knows that by itself; this lets others have it.
@@ -271,11 +290,12 @@ pub(super) fn give_back(hub: &Arc<Hub>, bond: &Arc<Bond>) {
     });
 }
 
-fn why(row: &Row) -> Loss {
-    match row.get(1) {
-        "unlocked" => Loss::SessionEnded,
-        "revoked" => Loss::ForceReleased { reason: row.get::<_, Option<String>>(2).unwrap_or_default() },
-        "ended" => Loss::Expired,
+/// How the functions of the schema say that a lock was lost.
+pub(super) fn why(found: Option<&str>, reason: Option<&str>) -> Loss {
+    match found {
+        Some("unlocked") => Loss::SessionEnded,
+        Some("revoked") => Loss::ForceReleased { reason: reason.unwrap_or_default().to_owned() },
+        Some("ended") => Loss::Expired,
         _ => Loss::Taken,
     }
 }

@@ -11,8 +11,9 @@ use super::config::Config;
 use super::hold::Renewals;
 use super::key::Key;
 use super::queue::{Push, Queue};
+use super::schema::Found;
 use super::session::{Bonds, Session, Statements};
-use super::wire::{Wire, refuse_pools, set_up};
+use super::wire::{ROW_WAIT, Wire, refuse_pools, set_up};
 use super::{hold, warden};
 use crate::backend::lock;
 use crate::clock::{Clock, Moment};
@@ -85,15 +86,18 @@ impl Hub {
         lock(&self.desk).clone().filter(|wire| wire.is_usable())
     }
 
-    /// Makes the schema if it is missing, and says whether it was.
-    pub(super) async fn make_schema(self: &Arc<Self>) -> Result<bool> {
-        self.elsewhere(|hub| async move {
+    /// Makes the schema, or with `upgrade` brings it to the layout of this program, and says what was there.
+    pub(super) async fn make_schema(self: &Arc<Self>, upgrade: bool) -> Result<Found> {
+        self.elsewhere(move |hub| async move {
             let make = async {
                 let wire = Wire::open(&hub.config, &hub.keeper(), |_| {}).await?;
-                if hub.config.has_schema(&wire.client).await? {
-                    return Ok(false);
+                let found = hub.config.find_schema(&wire.client).await?;
+                match found {
+                    Found::Current => {}
+                    Found::Earlier if !upgrade => return Err(hub.config.is_of_an_earlier_layout()),
+                    Found::Earlier | Found::Nothing => hub.config.make_schema(&wire.client).await?,
                 }
-                hub.config.make_schema(&wire.client).await.map(|()| true)
+                Ok(found)
             };
             hub.within(MAKING.max(hub.config.timeout), make).await?
         })
@@ -124,7 +128,12 @@ impl Hub {
         self.within(self.config.timeout, future).await
     }
 
-    async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T> {
+    /// How long a renewal can wait: a late answer is worthless.
+    pub(super) fn patience(&self, term: Duration) -> Duration {
+        self.config.timeout.min((term / 3).max(Duration::from_millis(20)))
+    }
+
+    pub(super) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T> {
         match tokio::time::timeout(limit, future).await {
             Ok(out) => Ok(out),
             Err(_) => {
@@ -141,7 +150,7 @@ impl Hub {
         let keeper = self.keeper();
         let mut opened = self.in_time(self.open(&keeper)).await??;
         if opened.is_none() {
-            self.make_schema().await?;
+            self.make_schema(false).await?;
             opened = self.in_time(self.open(&keeper)).await??;
         }
         let Some((session, desk)) = opened else {
@@ -160,15 +169,20 @@ impl Hub {
         let (wire, desk) =
             tokio::try_join!(self.open_session(keeper), Wire::open(&self.config, keeper, |_| {}))?;
         refuse_pools(&self.config, &wire.client, &desk.client).await?;
-        let (identity, _) =
-            tokio::try_join!(set_up(&self.config, &wire.client), set_up(&self.config, &desk.client))?;
-        if !self.config.has_schema(&wire.client).await? {
-            return Ok(None);
+        let config = &self.config;
+        let (backend, _) = tokio::try_join!(
+            set_up(config, &wire.client, config.timeout.min(ROW_WAIT)),
+            set_up(config, &desk.client, config.timeout)
+        )?;
+        match config.find_schema(&wire.client).await? {
+            Found::Current => {}
+            Found::Earlier => return Err(config.is_of_an_earlier_layout()),
+            Found::Nothing => return Ok(None),
         }
         let statements = Statements::prepare(&self.config, &wire).await?;
         let listen = format!("LISTEN {}", super::trouble::quoted(&self.channel));
         wire.client.batch_execute(&listen).await.map_err(|error| self.config.trouble(error))?;
-        Ok(Some((Session::new(wire, identity, statements, self.clock.now()), desk)))
+        Ok(Some((Session::new(wire, backend, statements, self.clock.now()), desk)))
     }
 
     async fn open_session(self: &Arc<Self>, keeper: &Keeper) -> Result<Wire> {
@@ -188,7 +202,7 @@ impl Hub {
                 return Ok(wire);
             }
             let wire = Wire::open(&self.config, &self.keeper(), |_| {}).await?;
-            set_up(&self.config, &wire.client).await?;
+            set_up(&self.config, &wire.client, self.config.timeout).await?;
             let wire = Arc::new(wire);
             *lock(&self.desk) = Some(wire.clone());
             Ok(wire)

@@ -4,11 +4,13 @@
 //! others out for as long as a holder whose session was killed may believe. [`Key`] names locks by the
 //! number that such code uses; [`lock_in_transaction`] takes one inside a transaction of the caller's own.
 
+mod attach;
 mod claim;
 pub(crate) mod config;
 mod hold;
 mod hub;
 mod key;
+mod login;
 mod operator;
 mod queue;
 mod schema;
@@ -18,11 +20,12 @@ mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 mod transaction;
-mod trouble;
+pub(crate) mod trouble;
 mod warden;
 pub(crate) mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -31,13 +34,12 @@ pub use self::transaction::{Schema, lock_in_transaction, try_lock_in_transaction
 
 use self::claim::{Claim, Said};
 use self::config::Config;
-use self::hold::Held;
 use self::hub::Hub;
-use self::session::Bond;
-use crate::backend::{Attempt, Backend, Capabilities, Grant, Hold as _, Renewal, Request, Revoked};
+use self::schema::Found;
+use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
 use crate::clock::Clock;
 use crate::url::StoreUrl;
-use crate::{Error, Handle, Holder, Name, Result};
+use crate::{Handle, Holder, Listing, Name, Result};
 
 #[derive(Debug)]
 struct Store(Arc<Hub>);
@@ -48,12 +50,15 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(Store(hub)))
 }
 
-/// Makes the schema. Works through any pool.
+/// Makes the schema, or upgrades it. Works through any pool.
 pub(super) async fn init(url: StoreUrl) -> Result<Vec<String>> {
     let hub = Hub::new(Config::from_url(url)?)?;
-    let made = hub.make_schema().await?;
-    let schema = &hub.config.schema;
-    Ok(vec![format!("schema `{schema}` {}", if made { "made" } else { "is there already" })])
+    let said = match hub.make_schema(true).await? {
+        Found::Nothing => "made",
+        Found::Earlier => "upgraded",
+        Found::Current => "is there already",
+    };
+    Ok(vec![format!("schema `{}` {said}", hub.config.schema)])
 }
 
 #[async_trait]
@@ -78,20 +83,18 @@ impl Backend for Store {
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
-        let (name, owner, hub) = (handle.name(), handle.owner(), &self.0);
-        let key = Key::of(&hub.config.schema, name.as_str());
-        let until = hub.clock.now().plus(request.ttl);
-        let hold =
-            Held::new(hub, Bond::new(key, name.clone(), owner, request.signal.clone(), None, false, until));
-        match hold.renew(request.ttl).await? {
-            Renewal::Renewed { sent, term } => {
-                Ok(Grant { owner, token: handle.token(), sent, term, pushed: false, hold })
-            }
-            Renewal::Lost(why) => Err(Error::lost(name, why)),
-        }
+        self.0.attach(handle, request).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
+        self.0.renew_detached(handle, term).await
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<bool> {
+        self.0.release_detached(handle).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing> {
         self.0.list(prefix).await
     }
 
@@ -99,8 +102,8 @@ impl Backend for Store {
         self.0.show(name).await
     }
 
-    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        self.0.force_release(name, reason, now).await
+    async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
+        self.0.force_release(name, how).await
     }
 
     async fn check(&self) -> Result<()> {

@@ -10,17 +10,25 @@ use tokio_postgres::types::ToSql;
 use super::claim::holder;
 use super::hub::Hub;
 use super::key::Key;
-use crate::backend::Revoked;
-use crate::{Error, FencingToken, Holder, Name, Result};
+use super::wire::get;
+use crate::backend::{ForceRelease, Revoked};
+use crate::{Error, FencingToken, Holder, Listing, Name, Result};
 
 /// How long a victim has to give its advisory lock back by itself before its session is ended.
 const MANNERS: Duration = Duration::from_millis(500);
 
-/// The columns of a holder, as `acquire` returns them. A lease without delay counts while its session is there.
+/// Pauses before who has an advisory lock and no lease is taken for other code.
+const LOOKS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(40)];
+
+/// The columns of a holder, as `acquire` returns them. A lease without delay counts while its session is there. Whoever may
+/// write to the table may have written what is no time, or far too much.
 const HOLDERS: &str = "
-    SELECT NULL::bigint, 'held', l.name, l.owner, l.token, l.host, l.process, l.note,
-           (extract(epoch FROM l.since) * 1000)::bigint,
-           greatest(0, extract(epoch FROM l.ends - clock_timestamp()) * 1000)::bigint, l.revoked
+    SELECT NULL::bigint, 'held', left(l.name, 1024), left(l.owner, 64),
+           CASE WHEN l.revoked IS NULL THEN l.token ELSE l.revoked_token END, left(l.host, 1024), l.process, left(l.note, 1024),
+           CASE WHEN isfinite(l.since) THEN (extract(epoch FROM l.since) * 1000)::bigint END,
+           CASE WHEN isfinite(l.ends)
+                THEN greatest(0, (extract(epoch FROM l.ends) - extract(epoch FROM clock_timestamp())) * 1000)::bigint END,
+           left(l.revoked, 1024)
     FROM @schema@.locks l
     WHERE l.owner IS NOT NULL AND l.ends > clock_timestamp()
       AND (l.delay OR l.session IS NULL
@@ -50,6 +58,14 @@ impl Backend {
     }
 }
 
+/// Who has a lock.
+enum Found {
+    Nobody,
+    Lease(Holder),
+    /// Sessions that have the advisory lock and no lease.
+    Foreign(Holder, Vec<Backend>),
+}
+
 impl Hub {
     async fn query(self: &Arc<Self>, sql: &str, arguments: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
         let wire = self.desk().await?;
@@ -62,65 +78,109 @@ impl Hub {
         rows?.map_err(|error| self.config.trouble(error))
     }
 
-    pub(super) async fn list(self: &Arc<Self>, prefix: &str) -> Result<Vec<Holder>> {
+    pub(super) async fn list(self: &Arc<Self>, prefix: &str) -> Result<Listing> {
         let sql = format!("{HOLDERS} AND starts_with(l.name, $1) ORDER BY l.name COLLATE \"C\"");
         let rows = self.query(&sql, &[&prefix]).await?;
-        rows.iter().map(|row| Ok(holder(&Name::new(row.get(2))?, row))).collect()
+        let mut listing = Listing::default();
+        for row in &rows {
+            match Name::new(get(row, 2).unwrap_or_default()) {
+                Ok(name) => listing.holders.push(holder(&name, row)),
+                Err(error) => {
+                    let why = format!("a row of `{}.locks` has no lock's name: {error}", self.config.schema);
+                    listing
+                        .unreadable
+                        .push(Error::Backend { store: self.config.label.clone(), source: why.into() });
+                }
+            }
+        }
+        Ok(listing)
     }
 
     pub(super) async fn show(self: &Arc<Self>, name: &Name) -> Result<Option<Holder>> {
+        Ok(match self.look(name).await? {
+            Found::Nobody => None,
+            Found::Lease(holder) | Found::Foreign(holder, _) => Some(holder),
+        })
+    }
+
+    async fn look(self: &Arc<Self>, name: &Name) -> Result<Found> {
         let key = Key::of(&self.config.schema, name.as_str());
         let text = name.as_str();
         let sql = format!("{HOLDERS} AND l.two_part = $1 AND l.key = $2 AND l.name = $3");
-        let rows = self.query(&sql, &[&key.two_part, &key.number, &text]).await?;
-        if let Some(row) = rows.first() {
-            return Ok(Some(holder(name, row)));
+        let mut looks = LOOKS.into_iter();
+        loop {
+            let rows = self.query(&sql, &[&key.two_part, &key.number, &text]).await?;
+            if let Some(row) = rows.first() {
+                return Ok(Found::Lease(holder(name, row)));
+            }
+            let backends = self.backends(key).await?;
+            let Some(first) = backends.first() else { return Ok(Found::Nobody) };
+            // A grant of ours has the advisory lock a moment before others see its row.
+            match looks.next() {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => {
+                    let mut holder = Holder::unknown(name.clone());
+                    holder.note = Some(first.about.clone());
+                    return Ok(Found::Foreign(holder, backends));
+                }
+            }
         }
-        // What our own session has without a lease it is about to give back: that is no holder.
-        let own = self.current();
-        let is_foreign = |backend: &Backend| !own.as_ref().is_some_and(|own| backend.may_be(&own.id));
-        let backends = self.backends(key).await?;
-        Ok(backends.into_iter().find(is_foreign).map(|backend| {
-            let mut holder = Holder::unknown(name.clone());
-            holder.note = Some(backend.about);
-            holder
-        }))
     }
 
     /// The backends that have an advisory lock.
     async fn backends(self: &Arc<Self>, key: Key) -> Result<Vec<Backend>> {
         let sql = "SELECT pid, session, about FROM @schema@.backends_with($1, $2)";
         let rows = self.query(sql, &[&key.two_part, &key.number]).await?;
-        let backend = |row: &Row| Backend { pid: row.get(0), session: row.get(1), about: row.get(2) };
-        Ok(rows.iter().map(backend).collect())
+        let backend = |row: &Row| {
+            Some(Backend { pid: get(row, 0)?, session: get(row, 1), about: get(row, 2).unwrap_or_default() })
+        };
+        Ok(rows.iter().filter_map(backend).collect())
     }
 
+    /// Takes the lock from the holder that is found first, and from nobody who comes after it.
     pub(super) async fn force_release(
         self: &Arc<Self>,
         name: &Name,
-        reason: &str,
-        now: bool,
+        how: &ForceRelease,
     ) -> Result<Option<Revoked>> {
         let key = Key::of(&self.config.schema, name.as_str());
-        // The holder may change between the look and the revocation; then look again.
-        for _ in 0..8 {
-            let Some(holder) = self.show(name).await? else { return Ok(None) };
-            let Some(owner) = holder.owner else {
-                return self.end_foreign(name, key, holder, now).await.map(Some);
-            };
-            let owner = owner.to_string();
-            let sql = "SELECT o_token, o_session FROM @schema@.revoke($1, $2, $3, $4, $5, $6)";
-            let arguments: [&(dyn ToSql + Sync); 6] =
-                [&key.two_part, &key.number, &owner, &reason, &now, &self.config.sequence];
-            let rows = self.query(sql, &arguments).await?;
-            let Some(token) = rows.first().and_then(|row| row.get::<_, Option<i64>>(0)) else { continue };
-            let session: Option<String> = rows.first().and_then(|row| row.get(1));
-            if now && let Some(session) = session {
-                self.see_it_free(name, key, &session).await?;
+        let holder = match self.look(name).await? {
+            Found::Nobody => return Ok(None),
+            Found::Lease(holder) | Found::Foreign(holder, _) if !how.means(&holder) => {
+                return Err(Error::changed(name, holder));
             }
-            return Ok(Some(Revoked::new(holder, self.token(token)?, now)));
+            Found::Foreign(holder, backends) => {
+                return self.end_foreign(name, key, holder, &backends, how.now).await.map(Some);
+            }
+            Found::Lease(holder) => holder,
+        };
+        let Some(owner) = holder.owner else {
+            return Err(Error::Backend {
+                store: self.config.label.clone(),
+                source: format!(
+                    "the row of lock `{name}` has an owner that fencepost did not write; correct it"
+                )
+                .into(),
+            });
+        };
+        let (owner, token) =
+            (owner.to_string(), holder.token.and_then(|token| i64::try_from(token.get()).ok()));
+        let sql = "SELECT o_token, o_session FROM @schema@.revoke($1, $2, $3, $4, $5, $6, $7)";
+        let arguments: [&(dyn ToSql + Sync); 7] =
+            [&key.two_part, &key.number, &owner, &token, &how.reason, &how.now, &self.config.sequence];
+        let rows = self.query(sql, &arguments).await?;
+        let Some(token) = rows.first().and_then(|row| get(row, 0)) else {
+            return match self.show(name).await? {
+                None => Ok(None),
+                Some(holder) => Err(Error::changed(name, holder)),
+            };
+        };
+        if how.now
+            && let Some(session) = rows.first().and_then(|row| get::<String>(row, 1))
+        {
+            self.see_it_free(name, key, &session).await?;
         }
-        Err(self.config.unavailable(format!("lock `{name}` changed hands all the time; try again")))
+        Ok(Some(Revoked::new(holder, self.token(token)?, how.now)))
     }
 
     fn token(&self, token: i64) -> Result<FencingToken> {
@@ -141,7 +201,7 @@ impl Hub {
                 let others =
                     "SELECT name FROM @schema@.locks WHERE session = $1 AND owner IS NOT NULL ORDER BY 1";
                 let rows = self.query(others, &[&session]).await?;
-                let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+                let names: Vec<&str> = rows.iter().filter_map(|row| get(row, 0)).collect();
                 tracing::warn!(%name, session, others = ?names, "the holder does not let go; its session is ended");
                 self.end_backend(name, key, session).await?;
             }
@@ -156,7 +216,7 @@ impl Hub {
     async fn end_backend(self: &Arc<Self>, name: &Name, key: Key, session: &str) -> Result<()> {
         let sql = "SELECT @schema@.end_session($1, $2, $3)";
         let rows = self.query(sql, &[&key.two_part, &key.number, &session]).await?;
-        match rows.first().and_then(|row| row.get::<_, Option<bool>>(0)) {
+        match rows.first().and_then(|row| get(row, 0)) {
             Some(false) => Err(Error::config(format!(
                 "{}: this user may not end the session that holds `{name}`, which goes on; run as a superuser: GRANT \
                  pg_signal_backend, pg_read_all_stats TO {}",
@@ -174,6 +234,7 @@ impl Hub {
         name: &Name,
         key: Key,
         holder: Holder,
+        backends: &[Backend],
         now: bool,
     ) -> Result<Revoked> {
         if !now {
@@ -182,7 +243,7 @@ impl Hub {
                 "only ending its session at once works (`--now`); make sure that it does not work any more",
             ));
         }
-        for backend in self.backends(key).await? {
+        for backend in backends {
             let session = backend.session();
             self.end_backend(name, key, &session).await?;
             self.see_it_free(name, key, &session).await?;
@@ -190,7 +251,7 @@ impl Hub {
         let text = name.as_str();
         let sql = "SELECT @schema@.raise_token($1, $2, $3, $4)";
         let rows = self.query(sql, &[&key.two_part, &key.number, &text, &self.config.sequence]).await?;
-        let token = rows.first().map_or(0, |row| row.get(0));
+        let token = rows.first().and_then(|row| get(row, 0)).unwrap_or(0);
         Ok(Revoked::new(holder, self.token(token)?, true))
     }
 }

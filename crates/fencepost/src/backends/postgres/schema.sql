@@ -1,4 +1,9 @@
--- The tables and functions of the PostgreSQL store. @schema@ stands for the name of the schema, quoted.
+-- The tables and functions of the PostgreSQL store. Placeholders stand for the name of the schema, as an identifier and as a
+-- literal; comments must not have them, since a name may have line breaks. Run again, this upgrades layout 1.
+--
+-- Every function runs under a search_path of its own, or qualifies all that it names: whoever may create functions and
+-- operators in a schema of the caller's search_path must not have them run by the caller. This script itself is run under
+-- the same search_path, so types need not be qualified.
 --
 -- A lock is an advisory lock of its holder's session *and* a row here whose lease has not ended. The row keeps others out
 -- when the session is gone, and the advisory lock keeps out code that knows nothing of the row. A lock that was detached, or handed
@@ -22,8 +27,11 @@ CREATE TABLE IF NOT EXISTS @schema@.locks (
     delay boolean NOT NULL,         -- the lease outlives its session
     revoked text,                   -- why an operator wants it back
     promised text,                  -- the channel of the waiter that the last release has told
+    revoked_token bigint,           -- the token of a holder that was revoked; that of others is the row's own
     PRIMARY KEY (two_part, key)
 ) WITH (fillfactor = 50);
+
+ALTER TABLE @schema@.locks ADD COLUMN IF NOT EXISTS revoked_token bigint;
 
 -- Who waits, one row a process and lock. Nothing of worth is lost with it.
 CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.waiters (
@@ -41,11 +49,34 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.waiters (
     PRIMARY KEY (two_part, key, channel)
 ) WITH (fillfactor = 50);
 
-CREATE OR REPLACE FUNCTION @schema@.version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+-- Default privileges may have given others more than locks need: by a trigger or a foreign key they have code run by whoever
+-- uses the tables.
+DO $$
+DECLARE
+    grantee text;
+BEGIN
+    FOR grantee IN SELECT DISTINCT coalesce(quote_ident(r.rolname), 'PUBLIC')
+            FROM pg_class c, aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+            WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = @label@) AND c.relname IN ('locks', 'waiters')
+            AND a.grantee <> c.relowner AND a.privilege_type IN ('TRIGGER', 'REFERENCES') LOOP
+        EXECUTE format('REVOKE TRIGGER, REFERENCES ON TABLE %1$I.locks, %1$I.waiters FROM %2$s', @label@, grantee);
+    END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION @schema@.version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 2';
+
+-- Functions of layout 1 that have other arguments now.
+DROP FUNCTION IF EXISTS
+    @schema@.acquire(integer, boolean, bigint, text, text, bigint, text, integer, text, text, text, boolean, text, text,
+                     boolean, boolean),
+    @schema@.renew(integer, boolean[], bigint[], text[], bigint[], boolean[], text),
+    @schema@.detach(integer, boolean, bigint, text, bigint),
+    @schema@.revoke(boolean, bigint, text, text, boolean, text);
 
 -- The key of a name: `pg:12345` and `pg:1,42` are those numbers, any other name is hashed together with the schema.
 CREATE OR REPLACE FUNCTION @schema@.key_of(a_name text, OUT two_part boolean, OUT key bigint)
-LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+LANGUAGE plpgsql IMMUTABLE STRICT
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[];
 BEGIN
@@ -63,14 +94,15 @@ BEGIN
         NULL;
     END;
     two_part := false;
-    key := ('x' || encode(substr(sha256(convert_to(@label@, 'UTF8') || '\x00'::bytea || convert_to(a_name, 'UTF8')), 1, 8),
+    key := ('x' || encode(substr(sha256(convert_to(@label@, 'UTF8') || decode('00', 'hex') || convert_to(a_name, 'UTF8')), 1, 8),
         'hex'))::bit(64)::bigint;
 END $$;
 
 -- The backends that have an advisory lock. The session is null where this user may not know when it began, which
 -- takes the same user or `pg_read_all_stats`.
 CREATE OR REPLACE FUNCTION @schema@.backends_with(a_two_part boolean, a_key bigint)
-RETURNS TABLE (pid integer, session text, about text) LANGUAGE sql VOLATILE AS $$
+RETURNS TABLE (pid integer, session text, about text) LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
     SELECT l.pid, a.pid || ' ' || extract(epoch FROM a.backend_start),
            format('PostgreSQL backend %s%s', l.pid, ', application ' || nullif(a.application_name, ''))
     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -81,19 +113,22 @@ RETURNS TABLE (pid integer, session text, about text) LANGUAGE sql VOLATILE AS $
 $$;
 
 -- Gives one advisory lock of this session back.
-CREATE OR REPLACE FUNCTION @schema@.unlock(a_two_part boolean, a_key bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION @schema@.unlock(a_two_part boolean, a_key bigint) RETURNS boolean LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN a_two_part THEN pg_advisory_unlock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer)
                 ELSE pg_advisory_unlock(a_key) END
 $$;
 
 -- Which session this is, as the table of locks names it.
-CREATE OR REPLACE FUNCTION @schema@.own_session() RETURNS text LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION @schema@.own_session() RETURNS text LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
     SELECT format('%s %s', a.pid, extract(epoch FROM a.backend_start))
     FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
 $$;
 
 -- Refuses to work for a session that another backend serves by now.
-CREATE OR REPLACE FUNCTION @schema@.check_backend(a_pid integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION @schema@.check_backend(a_pid integer) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF a_pid <> pg_backend_pid() THEN
         RAISE EXCEPTION 'this session has moved from backend % to %', a_pid, pg_backend_pid() USING ERRCODE = 'FP001';
@@ -102,7 +137,8 @@ END $$;
 
 -- Makes this session have an advisory lock once if the row is one of its grants, and else not at all. Session locks are
 -- counted and survive a rollback, so whoever finds that its row is not its own cannot know what else the count stands for.
-CREATE OR REPLACE FUNCTION @schema@.settle(a_two_part boolean, a_key bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION @schema@.settle(a_two_part boolean, a_key bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     granted boolean;
 BEGIN
@@ -126,7 +162,8 @@ BEGIN
 END $$;
 
 -- Tells the one who has waited longest that the lock is free, and takes it off the list. Returns its channel.
-CREATE OR REPLACE FUNCTION @schema@.wake(a_two_part boolean, a_key bigint) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION @schema@.wake(a_two_part boolean, a_key bigint) RETURNS text LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     first @schema@.waiters;
 BEGIN
@@ -141,10 +178,11 @@ BEGIN
     RETURN first.channel;
 END $$;
 
--- The next token of a lock whose last one was a_last.
+-- The next token of a lock whose last one was a_last. Qualified instead of with a search_path: so the planner inlines it.
 CREATE OR REPLACE FUNCTION @schema@.next_token(a_last bigint, a_sequence text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
-    SELECT greatest(a_last + 1, CASE WHEN a_sequence IS NULL THEN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-                                     ELSE nextval(a_sequence::regclass) END)
+    SELECT greatest(a_last OPERATOR(pg_catalog.+) 1, CASE WHEN a_sequence IS NULL
+        THEN (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint
+        ELSE pg_catalog.nextval(a_sequence::pg_catalog.regclass) END)
 $$;
 
 -- Takes a lock if it is free: then o_token is its token. Otherwise says who has it; o_state is
@@ -155,14 +193,17 @@ $$;
 -- a tenth of a second; a_listed says that it is on the list already. Whoever only tries takes what is free.
 -- With a_push, a release may grant the lock to the caller while it waits. If one has, o_state is
 --   pushed    and the grant is a lease alone, as that of a detached lock
+-- Without a_advisory the grant is a lease alone, too: the server's table of locks has no room for one more of this client.
 CREATE OR REPLACE FUNCTION @schema@.acquire(
     a_pid integer, a_two_part boolean, a_key bigint, a_name text, a_owner text, a_term bigint,
     a_host text, a_process integer, a_note text, a_session text, a_own_channel text,
-    a_delay boolean, a_sequence text, a_channel text, a_listed boolean, a_push boolean DEFAULT false,
+    a_delay boolean, a_sequence text, a_channel text, a_listed boolean, a_push boolean,
+    a_advisory boolean,
     OUT o_token bigint, OUT o_state text, OUT o_name text, OUT o_owner text, OUT o_holder_token bigint,
     OUT o_host text, OUT o_process integer, OUT o_note text, OUT o_since bigint, OUT o_left bigint, OUT o_revoked text,
     OUT o_until bigint
-) LANGUAGE plpgsql VOLATILE AS $$
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     held @schema@.locks;
     locked boolean;
@@ -207,8 +248,9 @@ BEGIN
             UPDATE @schema@.locks l
             SET name = a_name, token = @schema@.next_token(l.token, a_sequence), owner = a_owner,
                 ends = clock_timestamp() + a_term * interval '1 millisecond', since = clock_timestamp(),
-                host = a_host, process = a_process, note = a_note, session = a_session, channel = a_own_channel,
-                delay = a_delay, revoked = NULL, promised = NULL
+                host = a_host, process = a_process, note = a_note,
+                session = CASE WHEN a_advisory THEN a_session END, channel = a_own_channel,
+                delay = a_delay OR NOT a_advisory, revoked = NULL, promised = NULL, revoked_token = NULL
             WHERE l.two_part = a_two_part AND l.key = a_key
               AND (l.owner IS NULL OR l.ends <= clock_timestamp() OR (NOT l.delay AND l.session <> a_session))
               AND (l.promised IS NULL OR a_channel IS NULL OR l.promised = a_channel
@@ -219,13 +261,15 @@ BEGIN
                                                session, channel, delay)
                 VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), a_owner,
                         clock_timestamp() + a_term * interval '1 millisecond', clock_timestamp(), a_host, a_process,
-                        a_note, a_session, a_own_channel, a_delay)
+                        a_note, CASE WHEN a_advisory THEN a_session END, a_own_channel, a_delay OR NOT a_advisory)
                 ON CONFLICT DO NOTHING
                 RETURNING l.token INTO o_token;
             END IF;
             IF FOUND THEN
                 -- Certain to succeed: the transaction has it.
-                IF a_two_part THEN
+                IF NOT a_advisory THEN
+                    locked := false;
+                ELSIF a_two_part THEN
                     locked := pg_try_advisory_lock((a_key >> 32)::integer, (a_key << 32 >> 32)::integer);
                 ELSE
                     locked := pg_try_advisory_lock(a_key);
@@ -265,12 +309,17 @@ BEGIN
         o_state := CASE WHEN held.ends > clock_timestamp() AND (locked OR a_channel IS NULL) THEN 'held' ELSE 'moving' END;
         o_name := held.name;
         o_owner := held.owner;
-        o_holder_token := held.token;
+        o_holder_token := CASE WHEN held.revoked IS NULL THEN held.token ELSE held.revoked_token END;
         o_host := held.host;
         o_process := held.process;
         o_note := held.note;
-        o_since := (extract(epoch FROM held.since) * 1000)::bigint;
-        o_left := greatest(0, extract(epoch FROM held.ends - clock_timestamp()) * 1000)::bigint;
+        -- Whoever may write to the table may have written what is no time.
+        IF isfinite(held.since) THEN
+            o_since := (extract(epoch FROM held.since) * 1000)::bigint;
+        END IF;
+        IF isfinite(held.ends) THEN
+            o_left := greatest(0, (extract(epoch FROM held.ends) - extract(epoch FROM clock_timestamp())) * 1000)::bigint;
+        END IF;
         o_revoked := held.revoked;
     ELSIF blocked THEN
         o_state := 'moving';
@@ -286,7 +335,8 @@ END $$;
 
 -- Ends the session that has an advisory lock, if it is this one: false if we may not, null if it has the lock no more.
 CREATE OR REPLACE FUNCTION @schema@.end_session(a_two_part boolean, a_key bigint, a_session text)
-RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (SELECT bool_or(CASE WHEN b.session IS NULL THEN false ELSE pg_terminate_backend(b.pid) END)
             FROM @schema@.backends_with(a_two_part, a_key) b
@@ -302,7 +352,8 @@ END $$;
 CREATE OR REPLACE FUNCTION @schema@.release(
     a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_unlock boolean, a_ended boolean, a_session text,
     OUT o_found boolean, OUT o_woken text, OUT o_alive boolean
-) LANGUAGE plpgsql VOLATILE AS $$
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     done boolean;
     first @schema@.waiters;
@@ -363,14 +414,15 @@ BEGIN
         SET token = @schema@.next_token(l.token, NULL), owner = first.owner, since = clock_timestamp(),
             ends = least(first.until, clock_timestamp() + first.term * interval '1 millisecond'), host = first.host,
             process = first.process, note = first.note, session = NULL, channel = first.channel, delay = true,
-            revoked = NULL, promised = NULL
+            revoked = NULL, promised = NULL, revoked_token = NULL
         WHERE l.two_part = a_two_part AND l.key = a_key
         RETURNING l.token INTO fresh;
         done := pg_notify(o_woken, 'granted ' || a_two_part::integer || ' ' || a_key || ' ' || first.owner || ' ' || fresh || ' '
                           || (extract(epoch FROM first.until) * 1000000)::bigint) IS NULL;
     ELSIF o_found THEN
         UPDATE @schema@.locks l
-        SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL, promised = o_woken
+        SET owner = NULL, ends = clock_timestamp(), session = NULL, channel = NULL, revoked = NULL, promised = o_woken,
+            revoked_token = NULL
         WHERE l.two_part = a_two_part AND l.key = a_key;
         IF o_woken IS NOT NULL THEN
             done := pg_notify(o_woken, 'free ' || a_two_part::integer || ' ' || a_key) IS NULL;
@@ -381,7 +433,8 @@ END $$;
 -- Takes a waiter off the list, and gives back what it may have been granted meanwhile. False if somebody has locked the row: to be
 -- repeated, since all statements of a session are behind each other. The entry has an end in any case.
 CREATE OR REPLACE FUNCTION @schema@.leave(a_pid integer, a_two_part boolean, a_key bigint, a_channel text, a_owner text)
-RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     held @schema@.locks;
 BEGIN
@@ -399,16 +452,17 @@ BEGIN
 END $$;
 
 -- Renews locks: a_terms has milliseconds, or null where a lock is only looked after. a_bound are those whose advisory lock
--- this session has. Returns those that are not held any more, by their place, with what was found
+-- this session has. Returns those that were not renewed, by their place, with what was found
+--   locked    somebody has locked the row: to be tried again, and the others are not held up
 --   unlocked  the lease is there, the advisory lock is not
 --   revoked   by an operator, o_reason says why
 --   ended     nobody renewed it in time
 --   gone      the row is somebody else's or nobody's
--- Their advisory locks stay: `release` gives them back.
+-- The advisory locks of the last two are given back; that of one that was revoked is its holder's to give. At place 0 it returns how many locks the server has, if it had to look.
 CREATE OR REPLACE FUNCTION @schema@.renew(
-    a_pid integer, a_two_parts boolean[], a_keys bigint[], a_owners text[], a_terms bigint[], a_bound boolean[],
-    a_channel text
-) RETURNS TABLE (o_place integer, o_found text, o_reason text) LANGUAGE plpgsql VOLATILE AS $$
+    a_pid integer, a_two_parts boolean[], a_keys bigint[], a_owners text[], a_terms bigint[], a_bound boolean[]
+) RETURNS TABLE (o_place integer, o_found text, o_reason text) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ours text[];
     renewed integer[];
@@ -418,71 +472,171 @@ BEGIN
         PERFORM @schema@.check_backend(a_pid);
     END IF;
     IF true = ANY (a_bound) THEN
-        SELECT array_agg(format('%s %s', (l.objsubid = 2)::integer, (l.classid::bigint << 32) | l.objid::bigint)) INTO ours
-        FROM pg_locks l
-        WHERE l.locktype = 'advisory' AND l.granted AND l.pid = a_pid AND l.mode = 'ExclusiveLock';
+        SELECT array_agg(format('%s %s', (l.objsubid = 2)::integer, (l.classid::bigint << 32) | l.objid::bigint)) FILTER (
+                   WHERE l.locktype = 'advisory' AND l.granted AND l.pid = a_pid AND l.mode = 'ExclusiveLock'), count(*)
+        INTO ours, o_reason
+        FROM pg_locks l;
+        o_place := 0;
+        o_found := 'locks';
+        RETURN NEXT;
     END IF;
-    WITH done AS (
-        UPDATE @schema@.locks l
-        SET ends = greatest(l.ends, clock_timestamp() + r.term * interval '1 millisecond'),
-            -- Who has attached a lock listens elsewhere than the one who detached it.
-            channel = CASE WHEN r.bound THEN l.channel ELSE a_channel END
+    WITH mine AS (
+        SELECT l.two_part, l.key, r.n::integer AS n, r.term
         FROM unnest(a_two_parts, a_keys, a_owners, a_terms, a_bound) WITH ORDINALITY AS r (two_part, key, owner, term, bound, n)
-        WHERE l.two_part = r.two_part AND l.key = r.key AND l.owner = r.owner AND r.term IS NOT NULL
-          AND l.revoked IS NULL AND l.ends > clock_timestamp()
+        JOIN @schema@.locks l ON l.two_part = r.two_part AND l.key = r.key
+        WHERE l.owner = r.owner AND r.term IS NOT NULL AND l.revoked IS NULL AND l.ends > clock_timestamp()
           AND (NOT r.bound OR format('%s %s', r.two_part::integer, r.key) = ANY (ours))
-        RETURNING r.n::integer AS n
+        FOR NO KEY UPDATE OF l SKIP LOCKED
+    ), done AS (
+        UPDATE @schema@.locks l
+        SET ends = greatest(l.ends, clock_timestamp() + mine.term * interval '1 millisecond')
+        FROM mine WHERE l.two_part = mine.two_part AND l.key = mine.key
+        RETURNING mine.n
     )
     SELECT coalesce(array_agg(n), '{}') INTO renewed FROM done;
     FOR lost IN
-        SELECT r.n::integer AS n, l.revoked,
+        SELECT r.n::integer AS n, r.two_part, r.key, r.bound, l.revoked,
                CASE WHEN l.owner IS DISTINCT FROM r.owner THEN 'gone'
                     WHEN l.revoked IS NOT NULL THEN 'revoked'
                     WHEN l.ends <= clock_timestamp() THEN 'ended'
                     WHEN r.bound AND format('%s %s', r.two_part::integer, r.key) = ANY (ours) IS NOT TRUE THEN 'unlocked'
+                    WHEN r.term IS NOT NULL THEN 'locked'
                END AS found
         FROM unnest(a_two_parts, a_keys, a_owners, a_terms, a_bound) WITH ORDINALITY AS r (two_part, key, owner, term, bound, n)
         LEFT JOIN @schema@.locks l ON l.two_part = r.two_part AND l.key = r.key
         WHERE NOT r.n::integer = ANY (renewed)
     LOOP
+        CONTINUE WHEN lost.found IS NULL;
+        IF lost.bound AND lost.found IN ('gone', 'ended') THEN
+            PERFORM @schema@.settle(lost.two_part, lost.key);
+        END IF;
         o_place := lost.n;
+        o_found := lost.found;
         o_reason := lost.revoked;
-        -- One that was to be renewed and is in order now was not a moment ago.
-        o_found := coalesce(lost.found, CASE WHEN a_terms[lost.n] IS NOT NULL THEN 'gone' END);
-        CONTINUE WHEN o_found IS NULL;
         RETURN NEXT;
     END LOOP;
 END $$;
 
--- Turns a held lock into a lease alone. False if it is not held any more.
-CREATE OR REPLACE FUNCTION @schema@.detach(a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_term bigint)
-RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+-- What follows changes a lock under its owner and, where it is given, its token, and returns null, or why it did not: `gone`,
+-- `revoked` or `ended` as above. a_commit is the synchronous_commit to write it with: a lease that outlives its session has nobody
+-- who would notice that a crash took it back.
+
+-- Why a lock cannot be changed under an owner. For the statement after one that found nothing to change.
+CREATE OR REPLACE FUNCTION @schema@.why_not(
+    a_two_part boolean, a_key bigint, a_owner text, a_token bigint, OUT o_found text, OUT o_reason text
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    held @schema@.locks;
+BEGIN
+    SELECT * INTO held FROM @schema@.locks l WHERE l.two_part = a_two_part AND l.key = a_key;
+    o_found := CASE WHEN held.owner IS DISTINCT FROM a_owner THEN 'gone'
+                    WHEN CASE WHEN held.revoked IS NULL THEN held.token ELSE held.revoked_token END <> a_token THEN 'gone'
+                    WHEN held.revoked IS NOT NULL THEN 'revoked'
+                    WHEN held.ends <= clock_timestamp() THEN 'ended'
+                    ELSE 'gone' END;
+    IF o_found = 'revoked' THEN
+        o_reason := held.revoked;
+    END IF;
+END $$;
+
+-- Turns a held lock into a lease alone. a_unlock: this session has its advisory lock.
+CREATE OR REPLACE FUNCTION @schema@.detach(
+    a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_term bigint, a_unlock boolean, a_commit text,
+    OUT o_found text, OUT o_reason text
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF a_pid <> pg_backend_pid() THEN
         PERFORM @schema@.check_backend(a_pid);
     END IF;
+    PERFORM set_config('synchronous_commit', a_commit, true);
     UPDATE @schema@.locks l
     SET session = NULL, channel = NULL, delay = true,
         ends = greatest(l.ends, clock_timestamp() + a_term * interval '1 millisecond')
     WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner
       AND l.revoked IS NULL AND l.ends > clock_timestamp();
     IF NOT FOUND THEN
-        RETURN false;
+        SELECT * INTO o_found, o_reason FROM @schema@.why_not(a_two_part, a_key, a_owner, NULL);
+    ELSIF a_unlock THEN
+        PERFORM @schema@.unlock(a_two_part, a_key);
     END IF;
-    PERFORM @schema@.unlock(a_two_part, a_key);
-    RETURN true;
 END $$;
 
--- Asks a lock back from its holder, or frees its row at once. o_token is fresh, and null if nobody holds the lock.
+-- Gives a detached lock to a_heir, who listens on a_channel.
+CREATE OR REPLACE FUNCTION @schema@.attach(
+    a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_token bigint, a_heir text, a_term bigint,
+    a_host text, a_process integer, a_note text, a_channel text, a_commit text, OUT o_found text, OUT o_reason text
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM @schema@.check_backend(a_pid);
+    PERFORM set_config('synchronous_commit', a_commit, true);
+    -- It ends with no session from now on, whosever it was.
+    UPDATE @schema@.locks l
+    SET owner = a_heir, host = a_host, process = a_process, note = coalesce(nullif(a_note, ''), l.note),
+        channel = a_channel, session = NULL, delay = true,
+        ends = greatest(l.ends, clock_timestamp() + a_term * interval '1 millisecond')
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.token = a_token
+      AND l.revoked IS NULL AND l.ends > clock_timestamp();
+    IF NOT FOUND THEN
+        SELECT * INTO o_found, o_reason FROM @schema@.why_not(a_two_part, a_key, a_owner, a_token);
+    END IF;
+END $$;
+
+-- Renews a detached lock.
+CREATE OR REPLACE FUNCTION @schema@.renew_detached(
+    a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_token bigint, a_term bigint, a_commit text,
+    OUT o_found text, OUT o_reason text
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM @schema@.check_backend(a_pid);
+    PERFORM set_config('synchronous_commit', a_commit, true);
+    UPDATE @schema@.locks l
+    SET ends = greatest(l.ends, clock_timestamp() + a_term * interval '1 millisecond')
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.token = a_token
+      AND l.revoked IS NULL AND l.ends > clock_timestamp();
+    IF NOT FOUND THEN
+        SELECT * INTO o_found, o_reason FROM @schema@.why_not(a_two_part, a_key, a_owner, a_token);
+    END IF;
+END $$;
+
+-- Gives a detached lock back, revoked or not. False if it is not a_owner's any more.
+CREATE OR REPLACE FUNCTION @schema@.release_detached(
+    a_pid integer, a_two_part boolean, a_key bigint, a_owner text, a_token bigint, a_commit text
+) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    was_ours boolean;
+BEGIN
+    PERFORM FROM @schema@.locks l
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.ends > clock_timestamp()
+      AND CASE WHEN l.revoked IS NULL THEN l.token ELSE l.revoked_token END = a_token
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    SELECT r.o_found INTO was_ours FROM @schema@.release(a_pid, a_two_part, a_key, a_owner, false, false, NULL) r;
+    -- Last, since `release` has its own. A crash must not make the handle good again.
+    PERFORM set_config('synchronous_commit', a_commit, true);
+    RETURN was_ours;
+END $$;
+
+-- Asks a lock back from its holder, or frees its row at once. o_token is fresh, and null if the holder is not a_owner with
+-- a_token (any token, if that is null).
 CREATE OR REPLACE FUNCTION @schema@.revoke(
-    a_two_part boolean, a_key bigint, a_owner text, a_reason text, a_now boolean, a_sequence text,
+    a_two_part boolean, a_key bigint, a_owner text, a_token bigint, a_reason text, a_now boolean, a_sequence text,
     OUT o_token bigint, OUT o_session text
-) LANGUAGE plpgsql VOLATILE AS $$
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     held @schema@.locks;
 BEGIN
     SELECT * INTO held FROM @schema@.locks l
-    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.ends > clock_timestamp() FOR UPDATE;
+    WHERE l.two_part = a_two_part AND l.key = a_key AND l.owner = a_owner AND l.ends > clock_timestamp()
+      AND (a_token IS NULL OR CASE WHEN l.revoked IS NULL THEN l.token ELSE l.revoked_token END = a_token)
+    FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -490,6 +644,7 @@ BEGIN
     o_session := held.session;
     UPDATE @schema@.locks l
     SET token = o_token, revoked = a_reason, owner = CASE WHEN a_now THEN NULL ELSE l.owner END,
+        revoked_token = CASE WHEN held.revoked IS NULL THEN held.token ELSE held.revoked_token END,
         ends = CASE WHEN a_now THEN clock_timestamp() ELSE l.ends END
     WHERE l.two_part = a_two_part AND l.key = a_key;
     IF held.channel IS NOT NULL THEN
@@ -503,7 +658,8 @@ END $$;
 
 -- A fresh token for a lock that a foreign session has.
 CREATE OR REPLACE FUNCTION @schema@.raise_token(a_two_part boolean, a_key bigint, a_name text, a_sequence text)
-RETURNS bigint LANGUAGE sql VOLATILE AS $$
+RETURNS bigint LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO @schema@.locks AS l (two_part, key, name, token, ends, since, delay)
     VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), clock_timestamp(), clock_timestamp(), false)
     ON CONFLICT (two_part, key) DO UPDATE SET token = greatest(l.token + 1, excluded.token)
@@ -514,7 +670,8 @@ $$;
 -- it; `try_lock_in_transaction` returns null instead. A statement of its own, in READ COMMITTED: one that began
 -- before the lock was granted does not see what the last holder has written.
 CREATE OR REPLACE FUNCTION @schema@.lock_in_transaction(a_name text, a_sequence text DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found_key record;
     left_over double precision;
@@ -550,7 +707,8 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION @schema@.try_lock_in_transaction(a_name text, a_sequence text DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found_key record;
 BEGIN
@@ -570,7 +728,8 @@ BEGIN
     RETURN @schema@.mark_transaction(found_key.two_part, found_key.key, a_name, a_sequence);
 END $$;
 
-CREATE OR REPLACE FUNCTION @schema@.check_isolation() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION @schema@.check_isolation() RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'a lock in a % transaction protects nothing: its snapshot may be older than the lock',
@@ -582,7 +741,8 @@ END $$;
 -- A transaction has the advisory lock: raises the token, and has the first waiter told at its commit. Returns null if
 -- there is a lease after all: one may be renewed or detached between a look at it and the lock on its row.
 CREATE OR REPLACE FUNCTION @schema@.mark_transaction(a_two_part boolean, a_key bigint, a_name text, a_sequence text)
-RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     fresh bigint;
 BEGIN
@@ -591,7 +751,7 @@ BEGIN
         VALUES (a_two_part, a_key, a_name, @schema@.next_token(0, a_sequence), clock_timestamp(), clock_timestamp(), false)
         ON CONFLICT (two_part, key) DO UPDATE
         SET name = excluded.name, token = greatest(l.token + 1, excluded.token), owner = NULL, ends = clock_timestamp(),
-            session = NULL, channel = NULL, revoked = NULL
+            session = NULL, channel = NULL, revoked = NULL, revoked_token = NULL
         WHERE l.owner IS NULL OR l.ends <= clock_timestamp() OR NOT (l.delay OR l.session IS NULL)
         RETURNING l.token INTO fresh;
         IF NOT FOUND THEN
@@ -609,7 +769,8 @@ BEGIN
 END $$;
 
 -- Removes what nobody has used for a day: the clock keeps the tokens that follow larger.
-CREATE OR REPLACE FUNCTION @schema@.collect() RETURNS void LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION @schema@.collect() RETURNS void LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM @schema@.locks l WHERE l.ends < clock_timestamp() - interval '1 day';
     DELETE FROM @schema@.waiters w WHERE w.until < clock_timestamp() - interval '1 minute';
 $$;

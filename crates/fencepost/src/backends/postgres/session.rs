@@ -2,19 +2,19 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_postgres::error::{Severity, SqlState};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, Statement};
 
 use super::config::Config;
 use super::key::Key;
-use super::wire::Wire;
+use super::wire::{Backend, Wire};
 use crate::backend::{Signal, lock};
 use crate::clock::{Clock, Moment};
 use crate::{Loss, Name, Owner, Result};
@@ -31,6 +31,9 @@ pub(super) struct Session {
     pub(super) pid: i32,
     /// The backend, as the table of locks names it.
     pub(super) id: String,
+    /// The synchronous_commit of what has to outlive the session.
+    pub(super) commit: String,
+    pub(super) room: Arc<Room>,
     pub(super) statements: Statements,
     /// When the server answered last.
     heard: Mutex<Moment>,
@@ -44,7 +47,6 @@ pub(super) struct Statements {
     pub(super) acquire: Statement,
     pub(super) release: Statement,
     pub(super) renew: Statement,
-    pub(super) detach: Statement,
     pub(super) leave: Statement,
 }
 
@@ -53,25 +55,26 @@ impl Statements {
         let prepare = async |text: &str| {
             wire.client.prepare(&config.sql(text)).await.map_err(|error| config.trouble(error))
         };
-        let (acquire, release, renew, detach, leave) = tokio::try_join!(
+        let (acquire, release, renew, leave) = tokio::try_join!(
             prepare(
-                "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+                "SELECT * FROM @schema@.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
             ),
             prepare("SELECT * FROM @schema@.release($1, $2, $3, $4, $5, $6, $7)"),
-            prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6, $7)"),
-            prepare("SELECT @schema@.detach($1, $2, $3, $4, $5)"),
+            prepare("SELECT * FROM @schema@.renew($1, $2, $3, $4, $5, $6)"),
             prepare("SELECT @schema@.leave($1, $2, $3, $4, $5)"),
         )?;
-        Ok(Self { acquire, release, renew, detach, leave })
+        Ok(Self { acquire, release, renew, leave })
     }
 }
 
 impl Session {
-    pub(super) fn new(wire: Wire, (pid, id): (i32, String), statements: Statements, now: Moment) -> Self {
+    pub(super) fn new(wire: Wire, backend: Backend, statements: Statements, now: Moment) -> Self {
         Self {
             wire,
-            pid,
-            id,
+            pid: backend.pid,
+            id: backend.id,
+            commit: backend.commit,
+            room: Arc::new(Room::new(backend.room)),
             statements,
             heard: Mutex::new(now),
             alarm: Arc::default(),
@@ -90,7 +93,25 @@ impl Session {
         statement: &Statement,
         arguments: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let mut query = pin!(self.wire.client.query(statement, arguments));
+        self.answer(clock, self.wire.client.query(statement, arguments)).await
+    }
+
+    /// The same for a statement that is not worth preparing.
+    pub(super) async fn ask_once(
+        &self,
+        clock: &Clock,
+        sql: &str,
+        arguments: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.answer(clock, self.wire.client.query_typed(sql, arguments)).await
+    }
+
+    async fn answer(
+        &self,
+        clock: &Clock,
+        query: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let mut query = pin!(query);
         let first = self.wire.at_once(|| query.as_mut().poll(&mut Context::from_waker(Waker::noop())));
         let rows = match first {
             Poll::Ready(rows) => rows,
@@ -120,6 +141,50 @@ fn is_over(error: &tokio_postgres::Error) -> bool {
 impl Drop for Session {
     fn drop(&mut self) {
         self.alarm.set(Moment::at(Duration::ZERO));
+    }
+}
+
+/// The server's table of locks, which all its sessions share. If it is full, nobody can connect any more, so a
+/// client takes a quarter of it at most, and nothing of it while it is half full. Beyond that its locks are leases alone.
+#[derive(Debug)]
+pub(super) struct Room {
+    all: usize,
+    taken: AtomicUsize,
+    /// The table was half full when we looked last.
+    crowded: AtomicBool,
+}
+
+/// An advisory lock that the session has, or asks for.
+#[derive(Debug)]
+pub(super) struct Slot(Arc<Room>);
+
+impl Room {
+    pub(super) fn new(all: usize) -> Self {
+        Self { all, taken: AtomicUsize::new(0), crowded: AtomicBool::new(false) }
+    }
+
+    /// Takes a place; one that is `needed` also where others fill the table.
+    pub(super) fn take(self: &Arc<Self>, needed: bool) -> Option<Slot> {
+        if self.crowded.load(Ordering::Relaxed) && !needed {
+            return None;
+        }
+        let more = |taken| Some(taken + 1).filter(|taken| *taken <= self.quota());
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Slot(self.clone()))
+    }
+
+    pub(super) fn quota(&self) -> usize {
+        self.all / 4
+    }
+
+    /// So many locks there were, of everybody.
+    pub(super) fn saw(&self, locks: usize) {
+        self.crowded.store(locks > self.all / 2, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -176,8 +241,8 @@ pub(super) struct Bond {
     pub(super) signal: Arc<Signal>,
     /// With which it ends; `None` for one that was attached.
     pub(super) session: Option<Arc<Session>>,
-    /// The session has its advisory lock; it is not a lease alone.
-    pub(super) advisory: bool,
+    /// The session has its advisory lock; without, it is a lease alone.
+    slot: Option<Slot>,
     /// It has not been given back yet. An advisory lock counts on the server, so it is given back once.
     kept: AtomicBool,
     /// When the lease ends, by our clock.
@@ -191,11 +256,15 @@ impl Bond {
         owner: Owner,
         signal: Arc<Signal>,
         session: Option<Arc<Session>>,
-        advisory: bool,
+        slot: Option<Slot>,
         until: Moment,
     ) -> Arc<Self> {
         let kept = AtomicBool::new(session.is_some());
-        Arc::new(Self { key, name, owner, signal, session, advisory, kept, until: Mutex::new(until) })
+        Arc::new(Self { key, name, owner, signal, session, slot, kept, until: Mutex::new(until) })
+    }
+
+    pub(super) fn is_advisory(&self) -> bool {
+        self.slot.is_some()
     }
 
     /// The session, until the lock is given back.

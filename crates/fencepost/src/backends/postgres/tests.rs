@@ -9,10 +9,11 @@ use super::Store;
 use super::config::Config;
 use super::hub::Hub;
 use super::key::Key;
-use super::session::Alarm;
+use super::session::{Alarm, Room};
+use crate::backend::{Attempt, Backend as _, Request};
 use crate::clock::{Clock, Moment};
 use crate::url::StoreUrl;
-use crate::{Guard, Locks, Loss, State};
+use crate::{Error, Guard, Locks, Loss, Name, State};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -132,4 +133,41 @@ async fn a_session_ends_with_its_store() {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test]
+async fn renewals_and_releases_that_fail_say_of_what_kind() {
+    let server = Server::shared();
+    let database = server.create_database();
+    let (hub, _locks) = hub(&database).await;
+    let mut holds = Vec::new();
+    for name in ["a", "b"] {
+        let request = Request::new(Name::new(name).unwrap(), LONG, "".into(), Arc::default());
+        match Store(hub.clone()).try_acquire(&request).await.unwrap() {
+            Attempt::Granted(grant) => holds.push(grant.hold),
+            Attempt::Busy(_) => panic!("nobody else is here"),
+        }
+    }
+    server.psql(&database, "ALTER TABLE fencepost.locks RENAME TO elsewhere");
+    let (one, two) = tokio::join!(holds[0].renew(LONG), holds[1].renew(LONG));
+    for error in [one.unwrap_err(), two.unwrap_err(), holds[0].release().await.unwrap_err()] {
+        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        assert!(error.to_string().contains("fencepost.locks"), "{error}");
+    }
+    server.psql(&database, "ALTER TABLE fencepost.elsewhere RENAME TO locks");
+    assert!(holds[0].release().await.unwrap() && holds[1].release().await.unwrap());
+}
+
+#[test]
+fn a_client_takes_a_quarter_of_the_table_and_nothing_of_one_that_is_half_full() {
+    let room = Arc::new(Room::new(20));
+    let slots: Vec<_> = (0..7).map_while(|_| room.take(false)).collect();
+    assert_eq!(slots.len(), 5);
+    assert!(room.take(true).is_none());
+    drop(slots);
+    room.saw(11);
+    assert!(room.take(false).is_none());
+    assert!(room.take(true).is_some(), "what other code has to see");
+    room.saw(10);
+    assert!(room.take(false).is_some());
 }

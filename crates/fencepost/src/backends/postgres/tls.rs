@@ -1,13 +1,15 @@
 //! TLS for PostgreSQL, by rustls.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 use crate::backends::tls::{self, TlsFiles};
@@ -16,77 +18,90 @@ use crate::{Error, Result};
 /// What every connection of one store needs.
 #[derive(Clone)]
 pub(super) struct Tls {
-    files: TlsFiles,
+    /// `None`: any server will do.
+    files: Option<TlsFiles>,
     config: Arc<ClientConfig>,
 }
 
-impl Tls {
-    pub(super) fn new(files: &TlsFiles) -> Result<Self> {
-        Ok(Self { files: files.clone(), config: Arc::new(tls::client_config(files)?) })
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
-    type Stream = Stream<S>;
-    type TlsConnect = Connect;
-    type Error = Error;
-
-    fn make_tls_connect(&mut self, host: &str) -> Result<Connect> {
-        Ok(Connect { config: self.config.clone(), name: tls::server_name(&self.files, host)? })
-    }
-}
-
-pub(super) struct Connect {
+/// For one host.
+pub(super) struct Connector {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Connect {
-    type Stream = Stream<S>;
-    type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = std::io::Result<Stream<S>>> + Send>>;
+impl Tls {
+    /// With a server that proves who it is.
+    pub(super) fn verified(files: &TlsFiles) -> Result<Self> {
+        Ok(Self { files: Some(files.clone()), config: Arc::new(tls::client_config(files)?) })
+    }
 
-    fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move {
-            Ok(Stream(Box::new(TlsConnector::from(self.config).connect(self.name, stream).await?)))
-        })
+    /// With any server that speaks it: nobody can read along, and nobody who can change packets is kept out.
+    pub(super) fn preferred() -> Result<Self> {
+        let provider = Arc::new(ring::default_provider());
+        let anybody = Arc::new(Anybody(provider.signature_verification_algorithms));
+        let config = ClientConfig::builder_with_provider(provider as Arc<CryptoProvider>)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::config(format!("TLS cannot be set up: {error}")))?
+            .dangerous()
+            .with_custom_certificate_verifier(anybody)
+            .with_no_client_auth();
+        Ok(Self { files: None, config: Arc::new(config) })
+    }
+
+    pub(super) fn is_required(&self) -> bool {
+        self.files.is_some()
+    }
+
+    pub(super) fn connector(&self, host: &str) -> Result<Connector> {
+        let files = self.files.clone().unwrap_or_default();
+        Ok(Connector { config: self.config.clone(), name: tls::server_name(&files, host)? })
     }
 }
 
-/// An encrypted connection.
-pub(super) struct Stream<S>(Box<tokio_rustls::client::TlsStream<S>>);
-
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
-    fn channel_binding(&self) -> ChannelBinding {
-        // The certificate itself is checked; servers that insist on a binding as well are rare.
-        ChannelBinding::none()
+impl Connector {
+    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        self,
+        stream: S,
+    ) -> std::io::Result<tokio_rustls::client::TlsStream<S>> {
+        TlsConnector::from(self.config).connect(self.name, stream).await
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
+/// Takes any certificate, and checks that the server has its key.
+#[derive(Debug)]
+struct Anybody(WebPkiSupportedAlgorithms);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _chain: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
     }
 }

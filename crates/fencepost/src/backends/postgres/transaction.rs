@@ -4,6 +4,7 @@ use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::config::{Config, DEFAULT_SCHEMA};
+use super::wire::get;
 use crate::url::StoreUrl;
 use crate::{Error, FencingToken, Name, Result};
 
@@ -35,7 +36,7 @@ impl Schema {
         Ok(Self { config })
     }
 
-    /// Takes tokens from this sequence instead of the clock.
+    /// Takes tokens from this sequence instead of the clock. Named with its schema, as in `app.fence`.
     pub fn sequence(mut self, name: impl Into<String>) -> Self {
         self.config.sequence = Some(name.into());
         self
@@ -81,7 +82,7 @@ impl Schema {
         let refused = |error: tokio_postgres::Error| match error.as_db_error() {
             Some(refusal) if refusal.code().code() == "FP002" => Error::config(format!(
                 "{}; begin the transaction with ISOLATION LEVEL READ COMMITTED",
-                refusal.message()
+                config.shown(refusal.message())
             )),
             _ => config.trouble(error),
         };
@@ -89,7 +90,7 @@ impl Schema {
         let arguments: [(&(dyn ToSql + Sync), Type); 2] =
             [(&text, Type::TEXT), (&config.sequence, Type::TEXT)];
         let rows = transaction.query_typed(&config.sql(sql), &arguments).await.map_err(refused)?;
-        let token: Option<i64> = rows.first().and_then(|row| row.get(0));
+        let token: Option<i64> = rows.first().and_then(|row| get(row, 0));
         Ok(token.and_then(|token| u64::try_from(token).ok()).and_then(FencingToken::new))
     }
 }
@@ -100,6 +101,10 @@ impl Schema {
 /// It excludes, and is excluded by, all locks of the same name in the same database whose store's URL names no schema: for
 /// others, and for tokens from a sequence, see [`Schema`]. The schema `fencepost` has to be there
 /// (`fencepost init`). How long it waits is the transaction's `lock_timeout` or `statement_timeout`.
+///
+/// Whose schema it is, is not looked at, which would take ten times as long as a lock. `fencepost init` and
+/// [`Locks::connect`](crate::Locks::connect) do, and refuse a stranger's: where others may create schemas in the
+/// database, run one of them first, or their functions are run.
 ///
 /// The token is a row that the transaction writes: a rollback takes it back, and only the server's clock keeps the next
 /// token larger then. Write nothing with it outside of the transaction before that has committed.

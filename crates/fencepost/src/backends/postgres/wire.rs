@@ -4,13 +4,28 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio_postgres::{AsyncMessage, Client, NoTls, Socket};
+#[cfg(unix)]
+use tokio_postgres::NoTls;
+#[cfg(unix)]
+use tokio_postgres::config::Host;
+use tokio_postgres::types::FromSql;
+use tokio_postgres::{AsyncMessage, Client, Row};
 
+#[cfg(unix)]
+use super::config::DEFAULT_PORT;
+#[cfg(feature = "tls")]
+use super::config::Encryption;
 use super::config::{Config, KEEPALIVE, USER_TIMEOUT};
-use super::trouble::FIX;
+use super::login::Login;
+#[cfg(unix)]
+use super::login::Stream;
+#[cfg(feature = "tls")]
+use super::tls::Tls;
+use super::trouble::{FIX, reason};
 use crate::backend::lock;
 use crate::keeper::Keeper;
 use crate::{Error, Result};
@@ -46,7 +61,13 @@ impl Line {
             match (self.messages)(&mut Context::from_waker(waker)) {
                 Poll::Ready(Some(Ok(AsyncMessage::Notification(news)))) => (self.notified)(news.payload()),
                 Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(_) => self.ended = true,
+                Poll::Ready(end) => {
+                    // Whoever asks is told by the driver that the connection is closed, and not why.
+                    if let Some(why) = end.and_then(Result::err).as_ref().and_then(reason) {
+                        tracing::warn!("a connection to PostgreSQL was closed: {why}");
+                    }
+                    self.ended = true;
+                }
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -182,28 +203,37 @@ impl std::fmt::Debug for Wire {
 }
 
 async fn dial(config: &Config) -> Result<(Client, Messages)> {
-    #[cfg(feature = "tls")]
-    if let Some(files) = &config.tls {
-        return dial_with(config, super::tls::Tls::new(files)?).await;
+    let login = Login {
+        cleartext: config.cleartext,
+        #[cfg(feature = "tls")]
+        tls: match &config.encryption {
+            Encryption::Off => None,
+            Encryption::Preferred => Some(Tls::preferred()?),
+            Encryption::Verified(files) => Some(Tls::verified(files)?),
+        },
+    };
+    // The driver leaves nothing of a unix socket to `Login`.
+    #[cfg(unix)]
+    if let [Host::Unix(folder)] = config.server.get_hosts() {
+        let port = config.server.get_ports().first().copied().unwrap_or(DEFAULT_PORT);
+        let path = folder.join(format!(".s.PGSQL.{port}"));
+        let missing = |error| config.unavailable(format!("{}: {error}", path.display()));
+        let stream = Stream::plain(tokio::net::UnixStream::connect(&path).await.map_err(missing)?);
+        let (client, mut connection) =
+            config.server.connect_raw(stream, NoTls).await.map_err(|error| config.trouble(error))?;
+        return Ok((client, Box::new(move |context| connection.poll_message(context))));
     }
-    dial_with(config, NoTls).await
-}
-
-async fn dial_with<T>(config: &Config, tls: T) -> Result<(Client, Messages)>
-where
-    T: tokio_postgres::tls::MakeTlsConnect<Socket>,
-    T::Stream: Send + 'static,
-{
-    let (client, mut connection) = config.server.connect(tls).await.map_err(|error| config.trouble(error))?;
+    let (client, mut connection) =
+        config.server.connect(login).await.map_err(|error| config.trouble(error))?;
     Ok((client, Box::new(move |context| connection.poll_message(context))))
 }
 
 /// Which backend serves a client now. By the simple protocol: a pool would give the two halves of a prepared
 /// statement to two backends.
 async fn backend(client: &Client) -> Result<Option<String>, tokio_postgres::Error> {
-    let messages = client.simple_query("SELECT pg_backend_pid()").await?;
+    let messages = client.simple_query("SELECT pg_catalog.pg_backend_pid()").await?;
     Ok(messages.iter().find_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.try_get(0).ok().flatten().map(str::to_owned),
         _ => None,
     }))
 }
@@ -225,11 +255,30 @@ pub(super) async fn refuse_pools(config: &Config, session: &Client, other: &Clie
     other.simple_query("COMMIT").await.map(drop).map_err(trouble)
 }
 
-/// Sets what a session needs, where the server knows it, whatever its defaults are. Returns its identity.
-pub(crate) async fn set_up(config: &Config, client: &Client) -> Result<(i32, String)> {
+/// How long a session waits for a row that somebody has locked: all its other requests wait behind that. Our own
+/// statements lock a row for less.
+pub(super) const ROW_WAIT: Duration = Duration::from_millis(500);
+
+/// What a session is.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub(super) pid: i32,
+    /// As the table of locks names it.
+    pub(super) id: String,
+    /// The synchronous_commit of what has to outlive the session.
+    pub(super) commit: String,
+    /// How many locks the server has room for.
+    pub(super) room: usize,
+}
+
+/// Sets what a session needs, where the server knows it, whatever its defaults are. `row_wait` is how long to wait for a
+/// row that somebody has locked.
+pub(crate) async fn set_up(config: &Config, client: &Client, row_wait: Duration) -> Result<Backend> {
+    let trouble = |error| config.trouble(error);
+    // First of all: nobody who may create functions in another schema shall have us run them. Tables of this session come last.
+    client.batch_execute("SET search_path = pg_catalog, pg_temp").await.map_err(trouble)?;
     let (seconds, half) = (KEEPALIVE.as_secs().to_string(), (KEEPALIVE / 2).as_secs().to_string());
-    let (timeout, user_timeout) =
-        (config.timeout.as_millis().to_string(), USER_TIMEOUT.as_millis().to_string());
+    let (row_wait, user_timeout) = (row_wait.as_millis().to_string(), USER_TIMEOUT.as_millis().to_string());
     let mut settings = vec![
         ("default_transaction_isolation", "read committed"),
         ("default_transaction_read_only", "off"),
@@ -237,8 +286,7 @@ pub(crate) async fn set_up(config: &Config, client: &Client) -> Result<(i32, Str
         ("transaction_timeout", "0"),
         ("idle_session_timeout", "0"),
         ("idle_in_transaction_session_timeout", "0"),
-        // Nobody shall hold up all others on this connection by a row that somebody has locked.
-        ("lock_timeout", &timeout),
+        ("lock_timeout", &row_wait),
         ("tcp_keepalives_idle", &seconds),
         ("tcp_keepalives_interval", &half),
         ("tcp_keepalives_count", "2"),
@@ -249,19 +297,31 @@ pub(crate) async fn set_up(config: &Config, client: &Client) -> Result<(i32, Str
     // A server that is set to forget by itself is told otherwise; one that waits for its standbys goes on doing so.
     settings.push(("synchronous_commit", if config.durable { "on" } else { "off" }));
     let (names, values): (Vec<&str>, Vec<&str>) = settings.into_iter().unzip();
-    let trouble = |error| config.trouble(error);
     let set = "SELECT set_config(v.name, v.value, false) FROM unnest($1::text[], $2::text[]) v (name, value) \
                JOIN pg_settings s ON s.name = v.name \
                WHERE v.name <> 'synchronous_commit' OR v.value = 'off' OR s.setting = 'off'";
     client.query(set, &[&names, &values]).await.map_err(trouble)?;
-    let who = "SELECT pg_backend_pid(), format('%s %s', pid, extract(epoch FROM backend_start)), pg_is_in_recovery() \
+    let who = "SELECT pg_backend_pid(), format('%s %s', pid, extract(epoch FROM backend_start)), pg_is_in_recovery(), \
+               (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), \
+               current_setting('max_locks_per_transaction')::bigint \
+               * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint) \
                FROM pg_stat_activity WHERE pid = pg_backend_pid()";
     let row = client.query_one(who, &[]).await.map_err(trouble)?;
-    if row.get(2) {
+    if get(&row, 2).unwrap_or(false) {
         return Err(Error::config(format!(
             "{} is a standby, which grants no locks; name the primary",
             config.label
         )));
     }
-    Ok((row.get(0), row.get(1)))
+    let (Some(pid), Some(id)) = (get(&row, 0), get(&row, 1)) else {
+        return Err(config.unavailable("it does not say which backend serves us"));
+    };
+    let commit = get::<String>(&row, 3).filter(|value| value != "off").unwrap_or_else(|| "on".to_owned());
+    let room = get(&row, 4).and_then(|room: i64| usize::try_from(room).ok()).unwrap_or(0);
+    Ok(Backend { pid, id, commit, room })
+}
+
+/// A column; `None` if it is null, or not what we expect: a server may answer anything.
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Option<T> {
+    row.try_get::<_, Option<T>>(column).ok().flatten()
 }

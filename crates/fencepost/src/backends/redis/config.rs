@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::backends::tls::TlsFiles;
-use crate::url::StoreUrl;
+use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 
 const DEFAULT_PORT: u16 = 6379;
@@ -16,7 +16,7 @@ pub(in crate::backends) struct Config {
     pub(in crate::backends) label: String,
     pub(in crate::backends) address: Address,
     pub(in crate::backends) user: Option<String>,
-    pub(in crate::backends) password: Option<String>,
+    pub(in crate::backends) password: Option<Password>,
     pub(in crate::backends) database: u32,
     pub(in crate::backends) prefix: String,
     /// What the key of a lock begins with, before its name.

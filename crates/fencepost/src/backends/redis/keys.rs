@@ -1,22 +1,26 @@
-//! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it, or with `keys=plain` the bare
-//! `PREFIXNAME`, for names that other clients have chosen. `start` is what comes before the name. What else we keep
-//! about it lies under a hash tag of the same text, with braces escaped so that two names never meet.
+//! The keys of one lock. The lock itself is `PREFIXlock:NAME`, where other clients look for it, or with
+//! `keys=plain` the bare `PREFIXNAME`, for names that other clients have chosen. `start` is what comes before
+//! the name.
+//!
+//! What else we keep about a lock lies beside it, in the same slot of a Redis Cluster: under a hash tag of
+//! the whole lock key, or under the lock key's own hash tag if it has one.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::resp::Value;
+use super::driver::resp::Value;
 use crate::{Error, Name, Result};
 
-/// The key of a lock and two texts for keys beside it, in one piece: every held lock has them.
+/// The key of a lock and two beside it, in one piece: every held lock has them.
 #[derive(Clone, Debug)]
-pub(in crate::backends) struct Three {
+pub(in crate::backends) struct KeySet {
     text: Box<str>,
     ends: [usize; 2],
 }
 
-impl Three {
-    /// The lock `name` and two keys beside it.
+impl KeySet {
+    /// The lock `name` and two keys beside it, which end in these words. The name has to be a
+    /// [checked](check) one.
     pub(in crate::backends) fn new(start: &str, name: &str, [second, third]: [&str; 2]) -> Self {
         let lock = [start, name].concat();
         let (second, third) = (beside(&lock, second), beside(&lock, third));
@@ -30,67 +34,80 @@ impl Three {
     }
 }
 
-/// The keys of one lock.
-#[derive(Clone, Debug)]
-pub(in crate::backends) struct Keys(Three);
-
-impl Keys {
-    pub(in crate::backends) fn new(start: &str, name: &str) -> Self {
-        Self(Three::new(start, name, ["queue", "fence:"]))
-    }
-
-    pub(in crate::backends) fn lock(&self) -> &str {
-        self.0.each()[0]
-    }
-
-    pub(in crate::backends) fn queue(&self) -> &str {
-        self.0.each()[1]
-    }
-
-    /// The token counter. Each run of the server has its own: a server that comes back with old data must not go
-    /// on counting from there, and a counter that is missing starts at the clock.
-    pub(in crate::backends) fn fence(&self, run: &str) -> String {
-        [self.0.each()[2], run].concat()
-    }
+/// The keys of a lock of this store: lock, fence, queue.
+pub(super) fn of(start: &str, name: &Name) -> Result<KeySet> {
+    check(start, name)?;
+    Ok(KeySet::new(start, name.as_str(), ["fence", "waiting"]))
 }
 
 /// A key for something else about a lock, by its lock key.
-pub(crate) fn beside(lock: &str, what: &str) -> String {
-    ["{", &tag(lock), "}:", what].concat()
+fn beside(lock: &str, what: &str) -> String {
+    match hash_tag(lock) {
+        None => ["{", lock, "}:", what].concat(),
+        Some(tag) => ["{", tag, "}:", &escaped(lock), ":", what].concat(),
+    }
 }
 
-fn tag(text: &str) -> Cow<'_, str> {
+/// A key about something that is no lock, whatever its name.
+pub(crate) fn about(what: &str, of: &str) -> String {
+    ["{", &escaped(of), "}:", what].concat()
+}
+
+/// The part of a key that alone decides about its slot, if it has one.
+fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(['{', '}', '%']) {
         return text.into();
     }
     text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D").into()
 }
 
-/// Refuses a name whose key is one of those that we keep about another lock. Only with `keys=plain` is there such a name.
+/// Refuses a name whose keys could not share a slot, or whose key is one of those that we keep about another
+/// lock. The latter exist only with `keys=plain`.
 pub(in crate::backends) fn check(start: &str, name: &Name) -> Result<()> {
-    match is_ours(start, &format!("{start}{name}")) {
-        true => Err(Error::invalid(format!(
-            "lock `{name}` would be a key that is kept about another lock; choose a name that does not start with a brace"
-        ))),
-        false => Ok(()),
+    let key = format!("{start}{name}");
+    if key.contains('}') && hash_tag(&key).is_none() {
+        return Err(Error::invalid(format!(
+            "lock `{name}`: braces in a name must form a hash tag, as in `a{{b}}c`"
+        )));
     }
+    if is_ours(start, &key) {
+        return Err(Error::invalid(format!(
+            "lock `{name}` would be a key that is kept about another lock; choose a name that does not start with a brace"
+        )));
+    }
+    Ok(())
 }
 
-/// Whether a key is no lock but something that we keep about one, about a fenced resource or about a Redlock node.
+/// Whether a key is no lock but something that we keep about one, about a fenced resource or about a Redlock
+/// node.
 fn is_ours(start: &str, key: &str) -> bool {
-    let Some((tagged, what)) = key.strip_prefix('{').and_then(|rest| rest.split_once("}:")) else {
+    let Some((tag, rest)) = key.strip_prefix('{').and_then(|rest| rest.split_once("}:")) else {
         return false;
     };
-    let Some(about) = tagged.strip_prefix(&*tag(start)) else { return false };
+    // The lock key is the tag, or stands behind it, escaped. Earlier versions escaped it in the tag, too.
+    let (about, what) = match rest.rsplit_once(':') {
+        Some((about, what)) if about.contains("%7B") => (about, what),
+        _ => (tag, rest),
+    };
+    let Some(about) = about.strip_prefix(start).or_else(|| about.strip_prefix(&*escaped(start))) else {
+        return false;
+    };
     match what {
-        "queue" | "waiters" | "fence" => true,
+        "queue" | "waiting" | "waiters" | "fence" => true,
         "token" | "value" => about.starts_with("fence:"),
         "node" => about == "fencepost",
         _ => what.starts_with("fence:"),
     }
 }
 
-/// Takes the names of locks out of an answer to SCAN. Returns the next cursor; `None` if it is no such answer.
+/// Takes the names of locks out of an answer to SCAN. Returns the next cursor; `None` if it is no such
+/// answer.
 pub(in crate::backends) fn names(
     page: Option<&Value>,
     start: &str,
@@ -122,27 +139,57 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn keys(start: &str, name: &str) -> Option<[String; 3]> {
+        let keys = of(start, &Name::new(name).unwrap()).ok()?;
+        Some(keys.each().map(str::to_owned))
+    }
+
+    /// What a node of a cluster hashes.
+    fn hashed(key: &str) -> &str {
+        hash_tag(key).unwrap_or(key)
+    }
+
     #[test]
     fn the_lock_key_is_where_others_look_for_it() {
-        let keys = Keys::new("lock:", "order:42");
-        assert_eq!(keys.lock(), "lock:order:42");
-        assert_eq!(keys.queue(), "{lock:order:42}:queue");
-        assert_eq!(keys.fence("ab"), "{lock:order:42}:fence:ab");
-        assert_eq!(Keys::new("app:lock:", "a}b").queue(), "{app:lock:a%7Db}:queue");
+        let [lock, fence, queue] = keys("lock:", "order:42").unwrap();
+        assert_eq!(lock, "lock:order:42");
+        assert_eq!(fence, "{lock:order:42}:fence");
+        assert_eq!(queue, "{lock:order:42}:waiting");
         assert_eq!(pattern("lock:", "a*"), "lock:a\\**");
     }
 
     #[test]
+    fn braces_form_a_hash_tag_or_are_refused() {
+        let [lock, _, queue] = keys("lock:", "a{user:7}%").unwrap();
+        assert_eq!(
+            (lock.as_str(), queue.as_str()),
+            ("lock:a{user:7}%", "{user:7}:lock:a%7Buser:7%7D%25:waiting")
+        );
+        assert_eq!(keys("lock:", "{a").unwrap()[1], "{lock:{a}:fence");
+        for odd in ["a}b", "{}a", "}{"] {
+            let error = check("lock:", &Name::new(odd).unwrap()).unwrap_err().to_string();
+            assert!(error.contains(odd) && error.contains("hash tag"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_key_that_is_kept_about_a_lock_is_no_lock() {
-        let keys = Keys::new("", "x");
-        for key in [keys.lock(), "{x}:cart", "{user}:token", "x:queue", "{x:queue"] {
+        for key in ["x", "{x}:cart", "{user}:token", "x:queue", "{x:queue", "{x}:y:fence"] {
             assert!(!is_ours("", key), "{key}");
             assert!(check("", &Name::new(key).unwrap()).is_ok(), "{key}");
         }
-        let fence = keys.fence("ab");
-        for key in
-            [keys.queue(), &fence, "{x}:waiters", "{x}:fence", "{fence:cart}:token", "{fencepost}:node"]
-        {
+        let [_, fence, queue] = keys("", "x").unwrap();
+        let [_, tagged, _] = keys("", "a{x}").unwrap();
+        for key in [
+            &*fence,
+            &queue,
+            &tagged,
+            "{x}:queue",
+            "{x}:waiters",
+            "{x}:fence:0123456789ab",
+            "{fence:cart}:token",
+            "{fencepost}:node",
+        ] {
             assert!(is_ours("", key), "{key}");
             assert!(check("", &Name::new(key).unwrap()).is_err(), "{key}");
             assert!(check("lock:", &Name::new(key).unwrap()).is_ok(), "{key}");
@@ -151,10 +198,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_names_never_share_a_key(a in "[a-c{}%2-7BD]{1,8}", b in "[a-c{}%2-7BD]{1,8}") {
-            let (left, right) = (Keys::new("", &a), Keys::new("", &b));
-            prop_assert_eq!(left.queue() == right.queue(), a == b);
-            prop_assert_eq!(left.fence("r") == right.fence("r"), a == b);
+        fn the_keys_of_a_lock_share_a_slot(name in "[a-c{}%2-7BD:]{1,8}") {
+            if let Some(keys) = keys("lock:", &name) {
+                prop_assert_eq!(hashed(&keys[0]), hashed(&keys[1]));
+                prop_assert_eq!(hashed(&keys[0]), hashed(&keys[2]));
+            }
+        }
+
+        #[test]
+        fn two_names_never_share_a_key(a in "[a-c{}%2-7BD:]{1,8}", b in "[a-c{}%2-7BD:]{1,8}") {
+            if let (Some(left), Some(right)) = (keys("", &a), keys("", &b)) {
+                let shared = left.iter().any(|key| right.contains(key));
+                prop_assert_eq!(shared, a == b, "{:?} {:?}", left, right);
+            }
         }
     }
 }

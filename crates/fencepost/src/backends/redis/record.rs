@@ -1,7 +1,8 @@
-//! What a lock's key holds: `IDENTITY CHANNEL JSON`, a plain string so that other lock clients of the same key exclude
-//! us and we them. The identity is the owner, or that of a row, with the owner in the rest. A revoked lock has `!` in front
-//! and a new line with the operator's reason behind.
+//! What a lock's key holds: `ENTRY TOKEN`, where an entry is `IDENTITY CHANNEL JSON`; a plain string, so that
+//! other lock clients of the same key exclude us and we them. A lock whose holder was asked to let go has `!`
+//! in front, and a new line with the operator's reason behind. Redlock's have no token.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -14,21 +15,15 @@ const CHANNEL: std::ops::Range<usize> = 37..53;
 #[derive(Serialize, Deserialize)]
 struct About<'a> {
     #[serde(borrow)]
-    host: std::borrow::Cow<'a, str>,
+    host: Cow<'a, str>,
     pid: u32,
     since: u64,
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
-    note: std::borrow::Cow<'a, str>,
-    /// Who of a row has it.
-    #[serde(default, skip_serializing)]
-    owner: Option<Owner>,
-    /// Of a row, whose tokens are taken in advance. Of others it is where the counter stands.
-    #[serde(default, skip_serializing)]
-    token: Option<u64>,
+    note: Cow<'a, str>,
 }
 
-/// The value of a key that we hold.
-pub(in crate::backends) fn value(owner: Owner, channel: &str, note: &str) -> String {
+/// The entry of one attempt: its place in the queue, and all but the token of what the lock's key holds.
+pub(in crate::backends) fn entry(owner: Owner, channel: &str, note: &str) -> String {
     debug_assert_eq!(channel.len(), CHANNEL.len());
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let about = About {
@@ -36,75 +31,66 @@ pub(in crate::backends) fn value(owner: Owner, channel: &str, note: &str) -> Str
         pid: std::process::id(),
         since: u64::try_from(since.as_millis()).unwrap_or(0),
         note: note.into(),
-        owner: None,
-        token: None,
     };
     let about = serde_json::to_string(&about).unwrap_or_default();
     format!("{owner} {channel} {about}")
 }
 
-/// The value of a key while a row has the lock, and in it the one with this value. The token is still missing.
-pub(super) fn in_row(row: Owner, owner: Owner, value: &str) -> String {
-    let rest = value.get(CHANNEL.start - 1..).unwrap_or_default();
-    format!("{row}{},\"owner\":\"{owner}\"}}", open(rest))
+/// A value that we, or others of our kind, have written.
+pub(in crate::backends) struct Record<'a> {
+    pub(in crate::backends) owner: Owner,
+    pub(in crate::backends) token: Option<FencingToken>,
+    /// Why the holder was asked to let go, if it was.
+    pub(in crate::backends) revoked: Option<&'a str>,
+    about: About<'a>,
 }
 
-/// A value with its token.
-pub(super) fn with_token(value: &str, token: i64) -> String {
-    format!("{},\"token\":{token}}}", open(value))
-}
+impl<'a> Record<'a> {
+    /// `None` for what a foreign client has written.
+    pub(in crate::backends) fn parse(value: &'a str) -> Option<Self> {
+        let (value, revoked) = match value.strip_prefix('!').and_then(|rest| rest.split_once('\n')) {
+            Some((value, reason)) => (value, Some(reason)),
+            None => (value, None),
+        };
+        let owner = value.get(..CHANNEL.start - 1)?.parse().ok()?;
+        value.get(CHANNEL)?;
+        let rest = value.get(CHANNEL.end + 1..)?;
+        let (about, token) = rest.split_at(rest.rfind('}')? + 1);
+        let token = match token.strip_prefix(' ') {
+            Some(token) => Some(token.parse().ok().and_then(FencingToken::new)?),
+            None if token.is_empty() => None,
+            None => return None,
+        };
+        Some(Self { owner, token, revoked, about: serde_json::from_str(about).ok()? })
+    }
 
-/// A value without its last brace.
-fn open(value: &str) -> &str {
-    value.strip_suffix('}').unwrap_or(value)
-}
-
-/// Who a value says holds the lock. Anything that we did not write is a foreign client's.
-pub(in crate::backends) fn holder(name: &Name, value: &str, ttl: i64, counter: Option<i64>) -> Holder {
-    let mut holder = Holder::unknown(name.clone());
-    holder.expires_in = u64::try_from(ttl).ok().map(Duration::from_millis);
-    let (value, revoked) = unrevoked(value);
-    let Some((identity, about)) = parse(value) else { return holder };
-    holder.owner = about.owner.or(Some(identity));
-    holder.host = Some(about.host.into_owned());
-    holder.pid = Some(about.pid);
-    holder.note = Some(about.note.into_owned()).filter(|note| !note.is_empty());
-    holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(about.since));
-    // The counter stands at the holder's token until a force-release takes the next one.
-    let counter = counter.filter(|_| revoked.is_none()).and_then(|counter| u64::try_from(counter).ok());
-    holder.token = about.token.or(counter).and_then(FencingToken::new);
-    holder.revoked = revoked.map(str::to_owned);
-    holder
-}
-
-/// What requests for a lock are conditional on, revoked or not: its owner, or its row; `None` for a foreign client's.
-pub(in crate::backends) fn identity(value: &str) -> Option<Owner> {
-    parse(unrevoked(value).0).map(|(identity, _)| identity)
-}
-
-/// The reason, if the value is of a revoked lock.
-pub(in crate::backends) fn revoked(value: &str) -> Option<&str> {
-    unrevoked(value).1
-}
-
-fn unrevoked(value: &str) -> (&str, Option<&str>) {
-    match value.strip_prefix('!').and_then(|rest| rest.split_once('\n')) {
-        Some((value, reason)) => (value, Some(reason)),
-        None => (value, None),
+    fn holder(self, name: &Name) -> Holder {
+        let mut holder = Holder::unknown(name.clone());
+        holder.owner = Some(self.owner);
+        holder.token = self.token;
+        holder.host = Some(self.about.host.into_owned());
+        holder.pid = Some(self.about.pid);
+        holder.note = Some(self.about.note.into_owned()).filter(|note| !note.is_empty());
+        holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(self.about.since));
+        holder.revoked = self.revoked.map(str::to_owned);
+        holder
     }
 }
 
-fn parse(value: &str) -> Option<(Owner, About<'_>)> {
-    let (identity, rest) = value.split_at_checked(CHANNEL.start - 1)?;
-    value.get(CHANNEL)?;
-    let about = rest.get(CHANNEL.len() + 2..)?;
-    Some((identity.parse().ok()?, serde_json::from_str(about).ok()?))
+/// Who a value says holds the lock, for so many milliseconds more. Negative: for ever.
+pub(in crate::backends) fn holder(name: &Name, value: &str, ttl: i64) -> Holder {
+    let mut holder =
+        Record::parse(value).map_or_else(|| Holder::unknown(name.clone()), |record| record.holder(name));
+    holder.expires_in = u64::try_from(ttl).ok().map(Duration::from_millis);
+    holder
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const PLACE: &str = "0123456789abcdef";
 
     fn name() -> Name {
         Name::new("x").unwrap()
@@ -113,62 +99,57 @@ mod tests {
     #[test]
     fn a_value_tells_others_who_holds_it() {
         let owner = Owner::fresh();
-        let value = value(owner, "0123456789abcdef", "nightly \"run\"\n");
-        assert_eq!(&value[CHANNEL], "0123456789abcdef");
-        let holder = holder(&name(), &value, 1500, Some(42));
+        let entry = entry(owner, PLACE, "nightly \"run\" }\n");
+        assert_eq!(&entry[CHANNEL], PLACE);
+        let holder = holder(&name(), &format!("{entry} 42"), 1500);
         assert_eq!(holder.owner, Some(owner));
         assert_eq!(holder.pid, Some(std::process::id()));
-        assert_eq!(holder.note.as_deref(), Some("nightly \"run\"\n"));
+        assert_eq!(holder.note.as_deref(), Some("nightly \"run\" }\n"));
         assert_eq!(holder.token.map(FencingToken::get), Some(42));
         assert_eq!(holder.expires_in, Some(Duration::from_millis(1500)));
-        assert!(!value.contains('\n'), "the reason of a revocation starts at the first new line");
+        assert!(!entry.contains('\n'), "the reason of a revocation starts at the first new line");
     }
 
     #[test]
-    fn a_revoked_value_keeps_its_owner_and_has_a_reason() {
+    fn a_revoked_value_keeps_its_owner_and_its_token_and_has_a_reason() {
         let owner = Owner::fresh();
-        let value = format!("!{}\nstuck\nsince noon", value(owner, "0123456789abcdef", ""));
-        assert_eq!(super::identity(&value), Some(owner));
-        assert_eq!(revoked(&value), Some("stuck\nsince noon"));
-        assert_eq!(holder(&name(), &value, -1, Some(42)).token, None);
-    }
-
-    #[test]
-    fn a_value_of_a_row_tells_who_of_it_has_the_lock() {
-        let (row, owner) = (Owner::fresh(), Owner::fresh());
-        let own = value(owner, "0123456789abcdef", "ends in }");
-        let value = with_token(&in_row(row, owner, &own), 7);
-        assert_eq!((&value[CHANNEL], identity(&value)), ("0123456789abcdef", Some(row)));
-        let holder = holder(&name(), &value, 1500, Some(42));
-        assert_eq!((holder.owner, holder.note.as_deref()), (Some(owner), Some("ends in }")));
-        assert_eq!(holder.token.map(FencingToken::get), Some(7), "the counter is ahead of a row");
+        let value = format!("!{} 42\nstuck\nsince noon", entry(owner, PLACE, ""));
+        let record = Record::parse(&value).unwrap();
+        assert_eq!((record.owner, record.token.map(FencingToken::get)), (owner, Some(42)));
+        assert_eq!(record.revoked, Some("stuck\nsince noon"));
     }
 
     proptest! {
         #[test]
         fn a_foreign_value_is_a_holder_of_whom_nothing_is_known(value in ".{0,80}") {
-            let holder = holder(&name(), &value, -1, Some(1));
-            prop_assert_eq!(holder.owner, None);
-            prop_assert_eq!(holder.expires_in, None);
+            let holder = holder(&name(), &value, -1);
+            prop_assert_eq!((holder.owner, holder.expires_in), (None, None));
         }
 
         #[test]
-        fn a_value_with_any_note_reads_back(note in any::<String>(), reason in any::<String>()) {
+        fn a_value_with_any_note_reads_back(
+            note in any::<String>(),
+            reason in any::<String>(),
+            token in proptest::option::of(1u64..1 << 53),
+        ) {
             let owner = Owner::fresh();
-            let text = value(owner, "0123456789abcdef", &note);
-            let shown = holder(&name(), &text, 1, Some(1));
+            let end = token.map(|token| format!(" {token}")).unwrap_or_default();
+            let text = format!("{}{end}", entry(owner, PLACE, &note));
+            let shown = holder(&name(), &text, 1);
             prop_assert_eq!((shown.owner, shown.note.unwrap_or_default()), (Some(owner), note));
+            prop_assert_eq!(shown.token.map(FencingToken::get), token);
             let text = format!("!{text}\n{reason}");
-            prop_assert_eq!((super::identity(&text), revoked(&text)), (Some(owner), Some(reason.as_str())));
+            let record = Record::parse(&text).unwrap();
+            prop_assert_eq!((record.owner, record.revoked), (owner, Some(reason.as_str())));
         }
 
         #[test]
         fn a_value_that_was_changed_does_not_make_it_panic(at in 0usize..120, by in any::<char>()) {
-            let mut text: Vec<char> = value(Owner::fresh(), "0123456789abcdef", "note").chars().collect();
+            let mut text: Vec<char> = format!("{} 42", entry(Owner::fresh(), PLACE, "note")).chars().collect();
             let place = at % text.len();
             text[place] = by;
             let text: String = text.into_iter().collect();
-            let _ = (holder(&name(), &text, 1, Some(1)), super::identity(&text), revoked(&text));
+            let _ = holder(&name(), &text, 1);
         }
     }
 }

@@ -13,8 +13,8 @@ use super::node::{Link, Script};
 use super::paper::Paper;
 use super::quorum::{Answer, Attempt, Nodes, Seat, Step, majority};
 use crate::backend::lock;
-use crate::backends::redis::connection::Call;
-use crate::backends::redis::resp::Value;
+use crate::backends::redis::driver::connection::Call;
+use crate::backends::redis::driver::resp::Value;
 use crate::clock::Moment;
 use crate::{Error, Verdict};
 
@@ -359,6 +359,10 @@ impl Question for Ballot {
         self.while_open(|| self.send_paper(link, true, sent, call))
     }
 
+    fn halves(&self) -> Option<[Arc<Self>; 2]> {
+        None
+    }
+
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {
         match heard {
             Heard::Not(verdict) => {
@@ -409,6 +413,10 @@ impl Question for Confirmation {
 
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
         self.ballot.while_open(|| self.send(link, sent, call))
+    }
+
+    fn halves(&self) -> Option<[Arc<Self>; 2]> {
+        None
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {

@@ -14,8 +14,8 @@ use super::keys::Keys;
 use super::paper::{Kind, Paper};
 use super::quorum::{Nodes, majority};
 use super::{Store, milliseconds, revocation};
-use crate::backend::{Attempt, Grant, Request};
-use crate::backends::redis::inbox::LetterBox;
+use crate::backend::{Attempt, Grant, Identity, Request};
+use crate::backends::redis::driver::push::PushSlot as LetterBox;
 use crate::backends::redis::record;
 use crate::clock::Moment;
 use crate::report::NoMajority;
@@ -43,7 +43,7 @@ pub(super) struct Claim<'a> {
 /// The attempt under way.
 struct Current {
     ballot: Arc<Ballot>,
-    owner: Owner,
+    identity: Identity,
     letters: LetterBox,
 }
 
@@ -58,9 +58,9 @@ impl<'a> Claim<'a> {
     /// Tries until the lock is ours or certainly somebody else's: two callers who meet must not both be sent away.
     pub(super) async fn try_once(&mut self) -> Result<Attempt> {
         let deadline = self.store.fleet.clock.now().plus(self.timeout());
-        let mut owner = self.request.owner;
+        let mut identity = self.request.identity;
         loop {
-            let failure = match self.attempt(owner).await? {
+            let failure = match self.attempt(identity).await? {
                 Ok(grant) => return Ok(Attempt::Granted(grant)),
                 Err(failure) => failure,
             };
@@ -82,15 +82,15 @@ impl<'a> Claim<'a> {
                 };
             }
             tokio::time::sleep(pause).await;
-            owner = Owner::fresh();
+            identity = Identity::fresh(&self.request.name);
         }
     }
 
     /// Waits until the lock is ours.
     pub(super) async fn wait(&mut self) -> Result<Grant> {
-        let mut owner = self.request.owner;
+        let mut identity = self.request.identity;
         loop {
-            let failure = match self.attempt(owner).await? {
+            let failure = match self.attempt(identity).await? {
                 Ok(grant) => return Ok(grant),
                 Err(failure) => failure,
             };
@@ -100,7 +100,11 @@ impl<'a> Claim<'a> {
                         self.request.seen.note(holder);
                     }
                     self.request.seen.obstacle(None);
-                    self.contest.pause(standing, failure.round_trip, random())
+                    let pause = self.contest.pause(standing, failure.round_trip, random());
+                    match failure.is_beside_foreigners() {
+                        true => pause.min(self.contest.poll(random())),
+                        false => pause,
+                    }
                 }
                 None => self.sit_out(failure)?,
             };
@@ -112,7 +116,7 @@ impl<'a> Claim<'a> {
                 // Once more at once, and this time to be told when it is free.
                 None => self.stand_in_line(),
             }
-            owner = Owner::fresh();
+            identity = Identity::fresh(&self.request.name);
         }
     }
 
@@ -155,21 +159,22 @@ impl<'a> Claim<'a> {
     }
 
     /// One attempt, undone if it fails.
-    async fn attempt(&mut self, owner: Owner) -> Result<Result<Grant, Failure>> {
+    async fn attempt(&mut self, identity: Identity) -> Result<Result<Grant, Failure>> {
+        let owner = identity.owner();
         let (store, request) = (self.store, self.request);
         let letters = store.fleet.inbox.open(owner, request.signal.clone());
         let entry = self.queued.as_ref().map(|(_, place)| place.entry.clone());
         let paper = Paper {
             name: request.name.clone(),
             keys: self.keys.clone(),
-            value: record::value(owner, &self.line.channel, &request.note).into(),
+            value: record::entry(owner, &self.line.channel, &request.note).into(),
             ttl: request.ttl,
             px: milliseconds(store.fleet.config.key_life(request.ttl)),
             kind: Kind::Lock { entry },
         };
         let manner = self.contest.manner();
         let ballot = Ballot::cast(&store.fleet, &self.line, paper, manner, self.hint, self.timeout());
-        self.current = Some(Current { ballot: ballot.clone(), owner, letters });
+        self.current = Some(Current { ballot: ballot.clone(), identity, letters });
         match ballot.decision().await {
             Outcome::Won { token } => self.won(token).map(Ok),
             Outcome::Failed => {
@@ -202,16 +207,16 @@ impl<'a> Claim<'a> {
             store: store.fleet.config.label.clone(),
             source: format!("{token} is not a token").into(),
         })?;
-        let Some(Current { ballot, owner, letters }) = self.current.take() else {
+        let Some(Current { ballot, identity, letters }) = self.current.take() else {
             return Err(Error::Unavailable {
                 store: store.fleet.config.label.clone(),
                 source: "this attempt has ended".into(),
             });
         };
         let place = self.queued.take().map(|(_, place)| place);
-        let hold = Held::new(store, &ballot, owner, token, letters, self.line.clone(), place);
+        let hold = Held::new(store, &ballot, identity.owner(), token, letters, self.line.clone(), place);
         Ok(Grant {
-            owner,
+            identity,
             token,
             sent: ballot.sent,
             term: Some(self.request.ttl),
@@ -230,6 +235,7 @@ impl<'a> Claim<'a> {
         let parting = Parting {
             keys: self.keys.clone(),
             value: ballot.paper.value.clone(),
+            before: None,
             wake: false,
             place,
             settled_at: ballot.give_up_at,

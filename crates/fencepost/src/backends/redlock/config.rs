@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::quorum::MAX_NODES;
 use crate::backends::redis::config::{Address, Config as NodeConfig};
+use crate::options::DEFAULT_TTL;
 use crate::url::StoreUrl;
 use crate::{Error, Result, Verdict, format_duration};
 
@@ -17,6 +18,9 @@ const COMFORTABLE_QUARANTINE: Duration = Duration::from_secs(30);
 const MOST_BOUND: Duration = Duration::from_secs(5);
 /// What the arithmetic of leases allows for anyway.
 const LEAST_DRIFT: f64 = 0.01;
+
+/// Of a node without a node key.
+pub(super) const NEW: &str = "it is new, or has lost its data";
 
 #[derive(Clone, Debug)]
 pub(super) struct Config {
@@ -55,10 +59,7 @@ impl Config {
                 "a redlock URL names at most {MAX_NODES} servers; 5 are plenty"
             )));
         }
-        let max_ttl = url.take_duration("max_ttl")?.unwrap_or(DEFAULT_MAX_TTL);
-        if max_ttl < Duration::from_millis(10) || max_ttl > Duration::from_secs(24 * 3600) {
-            return Err(Error::invalid("parameter `max_ttl` must be between 10ms and 24h"));
-        }
+        let max_ttl = max_ttl(&mut url)?;
         let drift = drift(url.take("drift"))?;
         let quarantine = quarantine(&mut url, max_ttl, drift)?;
         let deployment = url.take("deployment");
@@ -142,7 +143,7 @@ impl Config {
         }
         let left = ready?.parse::<u64>().ok()?.saturating_sub(time);
         let why = match reason {
-            Some("new") => "it is new, or has lost its data",
+            Some("new") => NEW,
             Some("restarted") => "it was restarted, and may have lost data",
             _ => "its deployment was changed",
         };
@@ -154,18 +155,38 @@ impl Config {
         ttl + ttl.mul_f64(self.stretch)
     }
 
-    /// Refuses a ttl that a quarantine would not outlast.
     pub(super) fn check_ttl(&self, ttl: Duration) -> Result<()> {
-        if ttl <= self.max_ttl {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "a ttl of {} is longer than this deployment's max_ttl of {}; use a ttl of a few seconds, which is renewed while the \
-             lock is held, or change `max_ttl` in the URL of every client and run `fencepost init --reconfigure`",
-            format_duration(ttl),
-            format_duration(self.max_ttl)
-        )))
+        check_ttl(ttl, self.max_ttl)
     }
+}
+
+/// The ttl of locks that name none, by a URL and its parameter `ttl`.
+pub(in crate::backends) fn default_ttl(url: &StoreUrl, ttl: Option<Duration>) -> Result<Duration> {
+    let max_ttl = max_ttl(&mut url.clone())?;
+    let ttl = ttl.unwrap_or(DEFAULT_TTL.min(max_ttl));
+    check_ttl(ttl, max_ttl)?;
+    Ok(ttl)
+}
+
+fn max_ttl(url: &mut StoreUrl) -> Result<Duration> {
+    let max_ttl = url.take_duration("max_ttl")?.unwrap_or(DEFAULT_MAX_TTL);
+    if max_ttl < Duration::from_millis(10) || max_ttl > Duration::from_secs(24 * 3600) {
+        return Err(Error::invalid("parameter `max_ttl` must be between 10ms and 24h"));
+    }
+    Ok(max_ttl)
+}
+
+/// Refuses a ttl that a quarantine would not outlast.
+fn check_ttl(ttl: Duration, max_ttl: Duration) -> Result<()> {
+    if ttl <= max_ttl {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a ttl of {} is longer than this deployment's max_ttl of {}; use a ttl of a few seconds, which is renewed while the \
+         lock is held, or change `max_ttl` in the URL of every client and run `fencepost init --reconfigure`",
+        format_duration(ttl),
+        format_duration(max_ttl)
+    )))
 }
 
 /// What is different in a node's deployment, for people.
@@ -203,15 +224,15 @@ fn quarantine(url: &mut StoreUrl, max_ttl: Duration, drift: f64) -> Result<Durat
     };
     if quarantine < least {
         return Err(Error::invalid(format!(
-            "parameter `quarantine` must be at least {} with a max_ttl of {}: a node that lost its data must not vote while \
+            "parameter `quarantine` must be at least {}ms with a max_ttl of {}: a node that lost its data must not vote while \
              a lock that it granted may be held",
-            format_duration(least),
+            least.as_micros().div_ceil(1000),
             format_duration(max_ttl)
         )));
     }
     if quarantine < COMFORTABLE_QUARANTINE {
         tracing::warn!(
-            ?quarantine,
+            quarantine = %format_duration(quarantine),
             "a quarantine below 30s keeps tokens in order after a loss of data only if the clocks of the servers are right \
              within three tenths of it"
         );
@@ -253,8 +274,11 @@ mod tests {
         let config = parse("redlock:redis://u:p@a,rediss://b:7000,:q@c?ca=/x&prefix=app:&db=2").unwrap();
         assert_eq!(config.nodes.len(), 3);
         assert_eq!(config.nodes.iter().filter(|node| node.tls.is_some()).count(), 1);
-        let logins: Vec<_> =
-            config.nodes.iter().map(|node| (node.user.as_deref(), node.password.as_deref())).collect();
+        let logins: Vec<_> = config
+            .nodes
+            .iter()
+            .map(|node| (node.user.as_deref(), node.password.as_ref().map(crate::url::Password::reveal)))
+            .collect();
         assert_eq!(logins, [(Some("u"), Some("p")), (Some("u"), Some("p")), (None, Some("q"))]);
         assert!(config.nodes.iter().all(|node| node.database == 2 && node.prefix == "app:"));
         assert_eq!(config.nodes[1].label, "rediss://u@b:7000/2");
@@ -284,6 +308,25 @@ mod tests {
         let config = parse("redlock://a,b,c?drift=0.11&max_ttl=10s").unwrap();
         assert_eq!(config.key_life(Duration::from_secs(10)), Duration::from_secs(11));
         assert!(config.quarantine >= COMFORTABLE_QUARANTINE);
+    }
+
+    #[test]
+    fn locks_that_name_no_ttl_get_one_that_the_deployment_allows() {
+        let ttl = |text: &str, ttl: Option<u64>| {
+            default_ttl(&StoreUrl::parse(text).unwrap(), ttl.map(Duration::from_secs))
+        };
+        assert_eq!(ttl("redlock://a,b,c", None).unwrap(), DEFAULT_TTL);
+        assert_eq!(ttl("redlock://a,b,c?max_ttl=5s", None).unwrap(), Duration::from_secs(5));
+        assert_eq!(ttl("redlock://a,b,c?max_ttl=5s", Some(2)).unwrap(), Duration::from_secs(2));
+        assert!(matches!(ttl("redlock://a,b,c?max_ttl=5s", Some(6)), Err(Error::Invalid { .. })));
+    }
+
+    #[test]
+    fn the_shortest_quarantine_is_said_so_that_it_is_accepted() {
+        let error = parse("redlock://a,b,c?max_ttl=5s&quarantine=6s").unwrap_err().to_string();
+        let least = error.split_once("at least ").unwrap().1.split_once(' ').unwrap().0;
+        assert_eq!(least, "6050ms");
+        parse(&format!("redlock://a,b,c?max_ttl=5s&quarantine={least}")).unwrap();
     }
 
     #[test]

@@ -8,8 +8,13 @@ use std::time::Duration;
 
 use super::quorum::majority;
 
-/// The longest sleep of a waiter between two tries. Expiry and foreign clients wake nobody.
+/// The longest sleep of a waiter between two tries. Expiry wakes nobody.
 const RECHECK: Duration = Duration::from_millis(600);
+/// The same while clients of other make are in the way, which wake nobody either, and poll: at first, and at least. Whoever
+/// asks less often than they do hardly ever meets a lock that is free.
+const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(20));
+/// So many tries in vain make it as short as that.
+const PASSED_OVER: u32 = 16;
 /// Bounds of the first pause after a split, and the bound of all further ones.
 const SPLIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
 const SPLIT_MOST: Duration = Duration::from_millis(250);
@@ -60,12 +65,22 @@ pub(crate) fn standing<H: PartialEq>(
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Contest {
     splits: u32,
+    /// How often clients of other make were in the way.
+    passed_over: u32,
 }
 
 impl Contest {
     /// How to ask next.
     pub(crate) fn manner(&self) -> Manner {
         if self.splits < CHANCES { Manner::AtOnce } else { Manner::InOrder }
+    }
+
+    /// How long to pause at most while clients of other make are in the way.
+    pub(crate) fn poll(&mut self, chance: f64) -> Duration {
+        let done = f64::from(self.passed_over.min(PASSED_OVER)) / f64::from(PASSED_OVER);
+        self.passed_over += 1;
+        let most = POLL.0 - (POLL.0 - POLL.1).mul_f64(done);
+        most.mul_f64(0.5 + chance / 2.0)
     }
 
     /// How long to pause at most, unless a hint comes. `chance` is random, between 0 and 1; `round_trip` is what a node
@@ -127,6 +142,14 @@ mod tests {
         assert_eq!(contest.manner(), Manner::InOrder);
         contest.pause(Standing::Held { free_in: None }, MS, 0.5);
         assert_eq!(contest.manner(), Manner::AtOnce);
+    }
+
+    #[test]
+    fn the_longer_pollers_are_in_the_way_the_more_often_it_asks() {
+        let mut contest = Contest::default();
+        let polls: Vec<_> = (0..40).map(|_| contest.poll(1.0)).collect();
+        assert!(polls.windows(2).all(|pair| pair[0] >= pair[1]), "{polls:?}");
+        assert_eq!((polls[0], polls[39], contest.poll(0.0)), (POLL.0, POLL.1, POLL.1 / 2));
     }
 
     #[test]

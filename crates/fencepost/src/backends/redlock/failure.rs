@@ -6,7 +6,8 @@ use super::contest::{Standing, standing};
 use super::quorum::majority;
 use super::revocation;
 use crate::Verdict;
-use crate::backends::redis::resp::Value;
+use crate::backends::redis::driver::resp::Value;
+use crate::backends::redis::record::Record;
 
 /// A node's answer that its key is somebody else's.
 #[derive(Clone, Debug)]
@@ -56,6 +57,11 @@ impl Failure {
         let denials: Vec<_> =
             self.denials.iter().map(|denial| (revocation::victim(&denial.value), left(denial.ttl))).collect();
         Some(standing(n, self.granted, &denials, self.gated))
+    }
+
+    /// Whether a client of other make is in the way.
+    pub(super) fn is_beside_foreigners(&self) -> bool {
+        self.denials.iter().any(|denial| Record::parse(&denial.value).is_none())
     }
 
     /// Whether too few nodes could vote if those that had no time to answer cannot.

@@ -1,4 +1,5 @@
-//! Gives a lock back on all nodes that may have it: after it was held, or after an attempt that came to nothing.
+//! Gives a lock back on all nodes that may have it: after it was held, or after an attempt that came to nothing. What was
+//! to be taken over from somebody is given back to that one.
 //!
 //! The request goes over the connection that carried what it undoes, so it arrives behind it. Where that connection
 //! has ended, what was sent over it may still arrive, so giving back is repeated over a new one, in the background,
@@ -14,9 +15,9 @@ use super::keys::Keys;
 use super::node::{Link, Script};
 use super::quorum::{Nodes, majority};
 use crate::backend::lock;
-use crate::backends::redis::connection::Call;
-use crate::backends::redis::resp::Value;
-use crate::backends::redis::turn::Step;
+use crate::backends::redis::driver::batch::Step;
+use crate::backends::redis::driver::connection::Call;
+use crate::backends::redis::driver::resp::Value;
 use crate::clock::Moment;
 use crate::errands::Errand;
 use crate::keeper::Keeper;
@@ -41,6 +42,8 @@ impl Place {
 pub(super) struct Parting {
     pub(super) keys: Arc<Keys>,
     pub(super) value: Arc<str>,
+    /// What the key shall be again, instead of free: the lock was being taken over, and was not.
+    pub(super) before: Option<Arc<str>>,
     /// Tell the next waiter. Not after an attempt that came to nothing: nobody can use that.
     pub(super) wake: bool,
     /// What a waiter leaves, too.
@@ -225,6 +228,9 @@ impl Parting {
         let give_back = |arguments: &[&str], call| {
             link.step(&Step { keys: &keys, arguments, needs_end: false, alone }, sent, call)
         };
+        if let Some(before) = &self.before {
+            return give_back(&["back", &self.value, before], call);
+        }
         match (&self.place, self.wake) {
             (None, true) => give_back(&["free", &self.value], call),
             (place, wake) => {
@@ -246,6 +252,10 @@ impl Question for Farewell {
 
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
         self.parting.send(link, true, sent, call)
+    }
+
+    fn halves(&self) -> Option<[Arc<Self>; 2]> {
+        None
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {

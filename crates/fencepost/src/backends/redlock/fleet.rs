@@ -5,22 +5,23 @@
 //! it goes out when it is; one that cannot be reached is left alone for a while.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tokio::runtime;
 use tokio::sync::Notify;
+use uuid::Uuid;
 
-use super::config::Config;
+use super::config::{Config, NEW};
 use super::node::{Condition, Link, Node, Script};
 use super::quorum::majority;
 use crate::backend::lock;
-use crate::backends::redis::connection::Call;
-use crate::backends::redis::dial::Dial;
-use crate::backends::redis::inbox::Inbox;
-use crate::backends::redis::pool::Pool;
-use crate::backends::redis::resp::Value;
+use crate::backends::redis::driver::connection::Call;
+use crate::backends::redis::driver::connector::Connector as Dial;
+use crate::backends::redis::driver::pool::Pool;
+use crate::backends::redis::driver::push::PushRouter as Inbox;
+use crate::backends::redis::driver::resp::Value;
 use crate::clock::{Clock, Moment};
 use crate::errands::Errands;
 use crate::report::NoMajority;
@@ -39,7 +40,9 @@ pub(super) struct Fleet {
     pub(super) clock: Clock,
     pub(super) errands: Errands,
     lines: Mutex<HashMap<runtime::Id, Arc<Line>>>,
-    channels: RandomState,
+    /// What the channels of this store are made of. Of the operating system's: what a process draws by itself, processes
+    /// that were forked from it draw, too.
+    channels: Uuid,
 }
 
 /// The connections of one runtime.
@@ -104,6 +107,10 @@ pub(super) trait Question: Send + Sync + 'static {
     /// what is asked for has been given back meanwhile. Whoever gives it back does so before this, or behind what this sends.
     fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String>;
 
+    /// Two questions that ask for the same, for a node that refuses to be asked for all of it in one request; `None` if
+    /// there is nothing to part.
+    fn halves(&self) -> Option<[Arc<Self>; 2]>;
+
     /// Takes in what a node answered. Called without any lock held, once for every request sent.
     fn hear(self: Arc<Self>, node: usize, heard: Heard);
 }
@@ -119,7 +126,7 @@ impl Fleet {
             clock,
             errands: Errands::default(),
             lines: Mutex::default(),
-            channels: RandomState::new(),
+            channels: Uuid::new_v4(),
         })
     }
 
@@ -137,7 +144,8 @@ impl Fleet {
         // Runtimes come and go, in tests above all. A line that somebody waits or holds a lock on keeps its channel.
         lines.retain(|_, line| Arc::strong_count(line) > 1 || line.is_up());
         // The same each time for a runtime, also after a close: waiters and holders have told the nodes this one.
-        let channel = format!("{:016x}", self.channels.hash_one(runtime.id()));
+        let hash = Sha256::digest(format!("{} {}", self.channels, runtime.id()));
+        let channel = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let never =
             || Mutex::new(Slot::Down { why: not_yet(), retry_at: Moment::at(Duration::ZERO), failures: 0 });
         let slots = self.nodes.iter().map(|_| never()).collect();
@@ -275,6 +283,14 @@ impl Fleet {
                 Judged::Answer => return question.clone().hear(link.node.index, Heard::Reply(reply)),
                 // The script did nothing, so it can be sent once more.
                 Judged::Again(_) if self.put_late(question, link, again + 1).is_ok() => return,
+                Judged::Part(halves) => {
+                    for half in halves {
+                        if let Err(why) = self.put_late(&half, link, 0) {
+                            half.hear(link.node.index, Heard::Not(Verdict::Unreachable { why }));
+                        }
+                    }
+                    return;
+                }
                 Judged::Again(verdict) | Judged::Not(verdict) => verdict,
             },
         };
@@ -289,7 +305,7 @@ impl Fleet {
         sent: Moment,
         again: u8,
         reply: &Value,
-    ) -> Judged {
+    ) -> Judged<Q> {
         let now = self.clock.now();
         let may_repeat = again < 2;
         match reply {
@@ -299,9 +315,10 @@ impl Fleet {
             }
             Value::Error(text) if text.contains("WRONGTYPE") => Judged::Answer,
             // Of all that went in one call, one was not allowed. Whatever is sent again goes alone.
-            Value::Error(text) if text.starts_with("NOPERM") && again == 0 => {
-                Judged::Again(Verdict::of(&link.node.dial.refusal(text)))
-            }
+            Value::Error(text) if text.starts_with("NOPERM") && again == 0 => match question.halves() {
+                Some(halves) => Judged::Part(halves),
+                None => Judged::Again(Verdict::of(&link.node.dial.refusal(text))),
+            },
             Value::Error(text) => Judged::Not(Verdict::of(&link.node.dial.refusal(text))),
             Value::List(items) => match (items.first().and_then(Value::as_text), &items[..]) {
                 (Some("LATE"), [_, Value::Int(time)]) => {
@@ -335,22 +352,34 @@ impl Fleet {
     }
 
     /// What to say of a node that has to be greeted before it votes, if it is not.
-    fn unsettled(&self, said: &str) -> Verdict {
+    pub(super) fn unsettled(&self, said: &str) -> Verdict {
         // By our estimate of its clock a quarantine is over where the node says that it is not.
         let (left, why) = if said.is_empty() {
-            (self.config.quarantine, "it is new, or has lost its data")
+            (self.config.quarantine, NEW)
         } else {
             (Duration::from_millis(1), "its quarantine is ending")
         };
         Verdict::Quarantined { left, why: why.to_owned() }
     }
 
+    /// What an operator can do if the nodes are new, as far as they know, and none of those that answered has ever voted.
+    fn next_step(&self, verdicts: &[Verdict]) -> Option<&'static str> {
+        let is_new = |verdict: &&Verdict| matches!(verdict, Verdict::Quarantined { why, .. } if why == NEW);
+        let is_silent = |verdict: &&Verdict| matches!(verdict, Verdict::Unreachable { .. });
+        let (new, silent) =
+            (verdicts.iter().filter(is_new).count(), verdicts.iter().filter(is_silent).count());
+        (new >= majority(self.len()) && new + silent == self.len()).then_some(
+            "if these servers have never been used for locks, declare them with `fencepost init`, and they vote at once",
+        )
+    }
+
     /// What to say when no majority votes: a configuration error if that alone is the reason.
     pub(super) fn no_majority(&self, verdicts: Vec<Verdict>) -> Error {
         let refused = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Refused { .. })).count();
+        let next = self.next_step(&verdicts);
         let labels = self.nodes.iter().map(|node| node.label().to_owned());
         let nodes = labels.zip(verdicts).map(|(node, verdict)| NodeReport { node, verdict }).collect();
-        let none = NoMajority { nodes };
+        let none = NoMajority { nodes, next };
         if refused > self.len() - majority(self.len()) {
             Error::config(none.to_string())
         } else {
@@ -396,8 +425,10 @@ impl Fleet {
 /// How long a connect waits for the rest of the nodes when a majority is there.
 const GRACE: Duration = Duration::from_millis(100);
 
-enum Judged {
+enum Judged<Q> {
     Answer,
+    /// It did nothing, because of a part of what it was asked for.
+    Part([Arc<Q>; 2]),
     /// It did nothing, and may if it is asked again. The verdict if it is not.
     Again(Verdict),
     Not(Verdict),

@@ -3,12 +3,12 @@
 -- ARGV  1 max_ttl ms   2 quarantine ms   3 fingerprint of the members   4 `meet`, `found`, `reform` or `look`
 -- Reply: {run id of the server, the node key (empty if there is none), the clock us}
 --
--- The node key is `RUN MAX_TTL QUARANTINE MEMBERS` where the node votes. In quarantine the end of it, in
--- microseconds of the node's clock, and the reason for it stand behind; a client that compares the whole text then finds no vote. A
+-- The node key is `RUN MAX_TTL QUARANTINE MEMBERS` where the node votes. In quarantine the end of it, in microseconds
+-- of the node's clock, and the reason for it stand behind; a client that compares the whole text then finds no vote. A
 -- server that started anew has another run id: what it holds may be older than what it has promised. One whose
--- node key is missing has lost everything, or is new.
-local info = redis.call('INFO', 'server')
-local run = string.match(info, 'run_id:(%x+)')
+-- node key is missing has lost everything, or is new, or has taken the place of a node that is lost: however long it
+-- has been up, it knows nothing of what was granted there. Only `found`, an operator's word, lets it vote at once.
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local ours = run .. ' ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
@@ -16,19 +16,6 @@ local ours = run .. ' ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 local said = redis.call('GET', KEYS[1])
 local old_run, max_ttl, quarantine, members, ready
 if said then old_run, max_ttl, quarantine, members, ready = string.match(said, '^(%x+) (%d+) (%d+) (%S+) ?(%d*)') end
-
--- Never used: up for longer than any lock it could have granted in an earlier life, and nothing since its start can
--- have removed the node key. CONFIG RESETSTAT forgets the counts of commands, but leaves its own.
-local function untouched()
-  local uptime = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-  local commands = redis.call('INFO', 'commandstats')
-  for _, command in ipairs({'flushall', 'flushdb', 'swapdb', 'replicaof', 'slaveof', 'config', 'config|resetstat', 'debug'}) do
-    if string.find(commands, 'cmdstat_' .. command .. ':', 1, true) then return false end
-  end
-  local replication, stats = redis.call('INFO', 'replication'), redis.call('INFO', 'stats')
-  return (uptime - 1) * 1000 > tonumber(ARGV[2]) and string.match(replication, 'role:master')
-    and string.match(replication, 'second_repl_offset:%-1') and string.match(stats, 'evicted_keys:0[^%d]')
-end
 
 -- Votes again after the longest lease that this node can have granted, by its own key or by ours.
 local function wait(text, longest, reason)
@@ -42,7 +29,7 @@ elseif ARGV[4] == 'reform' then
   if not said or string.sub(said, 1, #ours) ~= ours then wait(ours, quarantine, 'changed') end
 elseif ARGV[4] == 'meet' then
   if not old_run then
-    if not said and untouched() then redis.call('SET', KEYS[1], ours) else wait(ours, nil, 'new') end
+    wait(ours, nil, 'new')
   elseif old_run ~= run then
     wait(run .. ' ' .. max_ttl .. ' ' .. quarantine .. ' ' .. members, quarantine, 'restarted')
   elseif ready ~= '' and now >= tonumber(ready) then

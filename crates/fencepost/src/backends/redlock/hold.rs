@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::oneshot;
 
 use super::Store;
 use super::ballot::Ballot;
@@ -13,10 +12,10 @@ use super::claim::valid_until;
 use super::farewell::{Farewell, Parting, Place};
 use super::fleet::{Fleet, Line};
 use super::keys::Keys;
-use super::renewal::{Batch, Renewals, Renewing};
+use super::renewal::{self, Renewals, Renewing};
 use super::trace::Trace;
 use crate::backend::{Hold, Renewal, lock};
-use crate::backends::redis::inbox::LetterBox;
+use crate::backends::redis::driver::push::PushSlot as LetterBox;
 use crate::keeper::Keeper;
 use crate::{FencingToken, Owner, Result};
 
@@ -96,7 +95,6 @@ impl Held {
 impl Hold for Held {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
         self.fleet.config.check_ttl(term)?;
-        let (answer, outcome) = oneshot::channel();
         let one = Renewing {
             keys: self.keys.clone(),
             value: self.value.clone(),
@@ -104,28 +102,18 @@ impl Hold for Held {
             token: self.token,
             term,
             trace: self.trace.clone(),
-            answer: Some(answer),
         };
-        let fleet = self.fleet.clone();
-        self.renewals.send(one, move |batch| Batch::send_to_all(&fleet, batch));
-        let timeout = self.fleet.config.timeout.min((term / 3).max(Duration::from_millis(20)));
-        match tokio::time::timeout(timeout, outcome).await {
-            Ok(Ok(Ok(renewal))) => Ok(renewal),
-            Ok(Ok(Err(verdicts))) => Err(self.fleet.no_majority(verdicts)),
-            Ok(Err(_)) | Err(_) => Err(crate::Error::Unavailable {
-                store: self.fleet.config.label.clone(),
-                source: format!("no majority of the nodes answered within {timeout:?}").into(),
-            }),
-        }
+        renewal::renew(&self.fleet, &self.renewals, one).await
     }
 
     async fn release(&self) -> Result<bool> {
         let (parting, links) = {
             let mut sent = lock(&self.trace.0);
-            sent.given_back = true;
+            sent.closed = true;
             let parting = Parting {
                 keys: self.keys.clone(),
                 value: self.value.clone(),
+                before: None,
                 wake: true,
                 place: self.place.clone(),
                 settled_at: sent.settled_at(),
@@ -137,7 +125,10 @@ impl Hold for Held {
     }
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
-        self.renew(term).await
+        let renewal = self.renew(term).await?;
+        // Whoever has the handle may give the lock back from now on: nothing may follow that makes it anew.
+        lock(&self.trace.0).closed |= matches!(renewal, Renewal::Renewed { .. });
+        Ok(renewal)
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

@@ -1,6 +1,6 @@
 //! The keys of one lock on a node. The lock itself is `PREFIXlock:NAME`, where other Redlock clients look for it.
 
-use crate::backends::redis::keys::Three;
+use crate::backends::redis::keys::KeySet as Three;
 
 #[derive(Debug)]
 pub(super) struct Keys(Three);

@@ -7,7 +7,7 @@ use super::milliseconds;
 use super::node::{Link, Script};
 use super::renewal::{Batch, Extending, SLACK};
 use crate::backend::lock;
-use crate::backends::redis::connection::Call;
+use crate::backends::redis::driver::connection::Call;
 use crate::clock::Moment;
 
 /// One lock of a batch that was extended.
@@ -53,7 +53,12 @@ impl Question for Mending {
             return Err("the lease ended meanwhile".to_owned());
         }
         trace.over(link, sent, until.plus(SLACK), until.plus(*life));
+        trace.mended = true;
         self.send_until(link, sent, until, call)
+    }
+
+    fn halves(&self) -> Option<[Arc<Self>; 2]> {
+        None
     }
 
     /// Whatever it says: the next renewal asks again.

@@ -9,8 +9,10 @@
 //! - `quorum.rs`, `contest.rs`: the decisions, pure.
 //! - `ballot.rs`, `claim.rs`, `hold.rs`, `renewal.rs`, `mending.rs`, `farewell.rs`: the shell around them: an attempt, a
 //!   caller's attempts, a held lock, extending it, making it anew where it is gone, and giving it back.
+//! - `attach.rs`: detached locks, by their handles.
 //! - `fleet.rs`, `node.rs`: connections, greetings, clocks.
 
+mod attach;
 mod ballot;
 mod claim;
 mod config;
@@ -28,7 +30,6 @@ mod paper;
 mod quorum;
 mod renewal;
 mod revocation;
-mod takeover;
 mod trace;
 
 use std::sync::Arc;
@@ -45,12 +46,13 @@ use self::keys::Keys;
 use self::quorum::majority;
 use self::renewal::Renewals;
 use super::redis::{self, milliseconds};
-use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
+use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
 use crate::clock::Clock;
 use crate::keeper::Keeper;
 use crate::url::StoreUrl;
-use crate::{Error, Handle, Holder, Name, Result, Verdict};
+use crate::{Error, Handle, Holder, Listing, Name, Result, Verdict};
 
+pub(super) use self::config::default_ttl;
 pub(super) use self::init::init;
 
 #[derive(Debug)]
@@ -105,6 +107,10 @@ impl Store {
         }
     }
 
+    fn check_name(&self, name: &Name) -> Result<()> {
+        redis::keys::check(&self.fleet.config.start, name)
+    }
+
     /// Takes a waiter for a lock of this ttl out of the queues.
     fn leave(&self, line: &Arc<Line>, keys: Arc<Keys>, place: Place, ttl: Duration) {
         let now = self.fleet.clock.now();
@@ -117,6 +123,7 @@ impl Store {
         let parting = Parting {
             keys,
             value: place.entry.clone(),
+            before: None,
             wake: false,
             place: Some(place),
             settled_at: now,
@@ -144,31 +151,45 @@ impl Backend for Store {
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
         self.fleet.config.check_ttl(request.ttl)?;
-        redis::keys::check(&self.fleet.config.start, &request.name)?;
+        self.check_name(&request.name)?;
         Claim::new(self, request).try_once().await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
         self.fleet.config.check_ttl(request.ttl)?;
-        redis::keys::check(&self.fleet.config.start, &request.name)?;
+        self.check_name(&request.name)?;
         Claim::new(self, request).wait().await
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
         self.fleet.config.check_ttl(request.ttl)?;
-        takeover::attach(self, handle, request).await
+        self.check_name(handle.name())?;
+        attach::attach(self, handle, request).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
+        self.fleet.config.check_ttl(term)?;
+        self.check_name(handle.name())?;
+        attach::renew(self, handle, term).await
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<bool> {
+        self.check_name(handle.name())?;
+        attach::release(self, handle).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing> {
         operator::list(self, prefix).await
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
+        self.check_name(name)?;
         operator::show(self, name).await
     }
 
-    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        operator::force_release(self, name, reason, now).await
+    async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
+        self.check_name(name)?;
+        operator::force_release(self, name, how).await
     }
 
     async fn check(&self) -> Result<()> {

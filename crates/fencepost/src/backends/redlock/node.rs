@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use super::config::Config;
 use crate::backend::lock;
-use crate::backends::redis::connection::{Call, Connection, Reply};
-use crate::backends::redis::dial::Dial;
-use crate::backends::redis::inbox::Inbox;
-use crate::backends::redis::pool::Pool;
-use crate::backends::redis::resp::{Part, Value};
-use crate::backends::redis::turn::{Step, Stepper};
+use crate::backends::redis::driver::batch::{BatchedScript as Stepper, Step};
+use crate::backends::redis::driver::connection::{Call, Connection, Reply};
+use crate::backends::redis::driver::connector::Connector as Dial;
+use crate::backends::redis::driver::pool::Pool;
+use crate::backends::redis::driver::push::PushRouter as Inbox;
+use crate::backends::redis::driver::resp::{Part, Value};
 use crate::clock::{Clock, Moment};
-use crate::{Error, Result, Verdict};
+use crate::{Error, Result, Verdict, format_duration};
 
 /// The scripts, in the order of [`SCRIPTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,8 @@ impl Node {
                 || !back && (passed > most + most / 100 + LEAP || passed + least / 100 + LEAP < least)
             {
                 tracing::warn!(
-                    node = self.label(), ?passed, backwards = back, expected = ?most,
+                    node = self.label(), passed = %format_duration(passed), backwards = back,
+                    expected = %format_duration(most),
                     "the clock of this node has leapt: leases there may end early or late, so its votes do not count for the \
                      length of a quarantine; see that its clock is slewed, not stepped"
                 );
@@ -185,7 +186,7 @@ impl Node {
         tracing::debug!(node = self.label(), run, said, "connected");
         let said = said.to_owned();
         let stepper = Arc::new(Stepper {
-            script: greeting.scripts[Script::Turn as usize].clone(),
+            name: greeting.scripts[Script::Turn as usize].clone(),
             key: config.node_key.clone(),
             arguments: [votes.clone(), config.bound_us.clone()],
             most: MOST_STEPS,

@@ -11,44 +11,56 @@ use super::fleet::{Reach, late};
 use super::keys::Keys;
 use super::node::Link;
 use super::paper::{Kind, Paper};
-use super::quorum::majority;
+use super::quorum::{majority, tokens};
 use super::{Store, milliseconds, revocation};
-use crate::backend::Revoked;
+use crate::backend::{ForceRelease, Revoked};
+use crate::backends::redis::driver::resp::Value;
 use crate::backends::redis::keys;
-use crate::backends::redis::resp::Value;
 use crate::clock::Moment;
 use crate::report::NodeView;
-use crate::{Error, FencingToken, Holder, Name, Owner, Result, Verdict};
+use crate::{Error, FencingToken, Holder, Listing, Name, Owner, Result, Verdict};
 
 /// The channel of a holder within its value.
 const CHANNEL: std::ops::Range<usize> = 37..53;
 
 /// What one node has of one lock.
 #[derive(Clone, Debug)]
-struct Entry {
-    value: Option<String>,
-    ttl: i64,
-    counter: Option<u64>,
+pub(super) struct Entry {
+    /// Empty where nothing is known but that it is there.
+    pub(super) value: Option<String>,
+    pub(super) ttl: i64,
+    pub(super) counter: Option<u64>,
+}
+
+impl Entry {
+    /// Where the counter stood before a revocation raised it, as that says.
+    pub(super) fn counter(&self) -> Option<u64> {
+        let revoked = self.value.as_deref().filter(|value| revocation::victim(value) != *value);
+        revoked.map_or(self.counter, revocation::token)
+    }
 }
 
 /// What one node says: its node key, and what it has of each of several locks.
-struct Said {
-    node_key: String,
-    votes: bool,
-    entries: Vec<Entry>,
+pub(super) struct Said {
+    pub(super) node_key: String,
+    pub(super) votes: bool,
+    pub(super) entries: Vec<Entry>,
 }
 
 /// What each node says; or why it says nothing.
-type Look = Vec<Result<Said, Verdict>>;
+pub(super) type Look = Vec<Result<Said, Verdict>>;
 
-pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Holder>> {
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listing> {
     let mut names = BTreeSet::new();
     let links = links(store).await?;
-    for link in links.iter().flatten() {
-        if let Err(verdict) = scan(store, link, prefix, &mut names).await {
-            tracing::debug!(node = link.node.label(), %verdict, "a node could not be listed");
-        }
+    let mut scanned = Vec::with_capacity(links.len());
+    for link in &links {
+        scanned.push(match link {
+            Ok(link) => scan(store, link, prefix, &mut names).await,
+            Err(verdict) => Err(verdict.clone()),
+        });
     }
+    enough(store, &scanned)?;
     let names: Vec<Name> = names.into_iter().collect();
     let mut holders = Vec::new();
     for page in names.chunks(500) {
@@ -57,7 +69,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Holder>> {
             holders.extend(held(store, name, &look, index).map(|(holder, _)| holder));
         }
     }
-    Ok(holders)
+    Ok(holders.into())
 }
 
 /// Whether a majority votes.
@@ -100,7 +112,7 @@ pub(super) async fn show(store: &Store, name: &Name) -> Result<Option<Holder>> {
     Ok(Some(holder))
 }
 
-/// Why a node that can be asked does not vote.
+/// Why a node that can be asked does not vote, for people.
 fn trouble(store: &Store, link: &Link, said: &str, now: Moment) -> String {
     let standing = store.fleet.config.standing(said, &link.votes, link.node.time(now));
     standing.map_or_else(|| "has to be greeted again before it votes".to_owned(), |why| why.to_string())
@@ -108,7 +120,7 @@ fn trouble(store: &Store, link: &Link, said: &str, now: Moment) -> String {
 
 /// Connections to all nodes that can be reached in time. An error if they are no majority: what a minority says of a lock
 /// means nothing.
-async fn links(store: &Store) -> Result<Vec<Result<Arc<Link>, Verdict>>> {
+pub(super) async fn links(store: &Store) -> Result<Vec<Result<Arc<Link>, Verdict>>> {
     let fleet = &store.fleet;
     let deadline = fleet.clock.now().plus(fleet.config.timeout);
     let reaches = fleet.settle(&fleet.line(), deadline).await;
@@ -166,7 +178,7 @@ fn ask(
             for reply in replies {
                 let ended = |_| Verdict::Unreachable { why: link.why_ended() };
                 match reply.map_err(|why| Verdict::Unreachable { why })?.await.map_err(ended)? {
-                    Value::Error(text) if !text.contains("WRONGTYPE") => {
+                    Value::Error(text) if !is_odd(&text) => {
                         return Err(Verdict::of(&link.node.dial.refusal(&text)));
                     }
                     value => values.push(value),
@@ -178,8 +190,17 @@ fn ask(
     }
 }
 
+/// Whether an error is about one key and says nothing of others: it is of another type, or this user may not read it.
+fn is_odd(text: &str) -> bool {
+    text.contains("WRONGTYPE") || text.starts_with("NOPERM") && text.contains("key")
+}
+
 /// What each node has of some locks.
-async fn look(store: &Store, links: &[Result<Arc<Link>, Verdict>], names: &[Name]) -> Result<Look> {
+pub(super) async fn look(
+    store: &Store,
+    links: &[Result<Arc<Link>, Verdict>],
+    names: &[Name],
+) -> Result<Look> {
     let keys: Vec<_> = names.iter().map(|name| Keys::new(&store.fleet.config.start, name.as_str())).collect();
     let node_key = store.fleet.config.node_key.as_str();
     let mut commands: Vec<[&str; 2]> = Vec::with_capacity(1 + names.len() * 3);
@@ -212,7 +233,7 @@ fn entry(answers: &[Value]) -> Entry {
     let value = match &answers[0] {
         Value::Nil => None,
         Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        // A key of another type: a foreign client's.
+        // A key of another type, or one that we may not read: somebody else's.
         _ => Some(String::new()),
     };
     let counter = answers[2].as_text().and_then(|text| text.parse().ok());
@@ -244,7 +265,8 @@ fn held(store: &Store, name: &Name, look: &Look, index: usize) -> Option<(Holder
     let mut ttls: Vec<i64> = owned.iter().map(|entry| entry.ttl).collect();
     ttls.sort_unstable_by(|a, b| b.cmp(a));
     let ttl = ttls.get(majority(store.fleet.len()) - 1).or(ttls.last()).copied().unwrap_or(-1);
-    let counter = owned.iter().filter_map(|entry| entry.counter).max();
+    let counters: Vec<u64> = owned.iter().filter_map(|entry| entry.counter()).collect();
+    let counter = tokens(store.fleet.len(), &counters).first().copied();
     // What most of its nodes say of it: whether it was revoked.
     let said = owned.iter().filter_map(|entry| entry.value.as_deref());
     let value =
@@ -252,21 +274,20 @@ fn held(store: &Store, name: &Name, look: &Look, index: usize) -> Option<(Holder
     Some((revocation::holder(name, value, ttl, counter), victim.to_owned()))
 }
 
-pub(super) async fn force_release(
-    store: &Store,
-    name: &Name,
-    reason: &str,
-    now: bool,
-) -> Result<Option<Revoked>> {
+pub(super) async fn force_release(store: &Store, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
     store.warm_up();
     let fleet = &store.fleet;
     let keys = Arc::new(Keys::new(&fleet.config.start, name.as_str()));
-    // The holder may change between the look and the ballot; then look again.
+    let mut first: Option<String> = None;
+    // A ballot that others were in the way of is repeated, for as long as the same one holds the lock.
     for _ in 0..8 {
         let links = links(store).await?;
         let look = look(store, &links, std::slice::from_ref(name)).await?;
         let Some((holder, seen)) = held(store, name, &look, 0) else { return Ok(None) };
-        if holder.owner.is_none() && !now {
+        if !how.means(&holder) || first.as_ref().is_some_and(|first| *first != seen) {
+            return Err(Error::changed(name, holder));
+        }
+        if holder.owner.is_none() && !how.now {
             return Err(Error::unsupported(
                 format!("asking the foreign holder of lock `{name}` to let go"),
                 "only freeing it at once works (`--now`); make sure that it does not work any more",
@@ -281,44 +302,56 @@ pub(super) async fn force_release(
                 ),
             ));
         }
-        let left = holder.expires_in.unwrap_or(fleet.config.max_ttl).max(Duration::from_millis(1));
-        let victim = holder.owner.map(|owner| owner.to_string()).unwrap_or_default();
-        let channel = seen.get(CHANNEL).unwrap_or_default();
-        let paper = Paper {
-            name: name.clone(),
-            keys: keys.clone(),
-            value: revocation::value(&seen, reason, Owner::fresh()).into(),
-            // How long its answers are worth waiting for. The key lives as long as the victim's did.
-            ttl: fleet.config.max_ttl,
-            px: milliseconds(left),
-            kind: Kind::Revoke {
-                channel: channel.to_owned(),
-                message: format!("revoked {victim} {reason}"),
-                seen,
-            },
-        };
-        let ballot = Ballot::cast(fleet, &fleet.line(), paper, Manner::AtOnce, 0, fleet.config.timeout);
-        let outcome = ballot.decision().await;
-        let token = match outcome {
+        let ballot = revoke(store, name, &keys, &holder, &seen, &how.reason);
+        let token = match ballot.decision().await {
             Outcome::Won { token } => FencingToken::new(token),
             Outcome::Failed => None,
         };
         if let Some(token) = token {
-            if now {
+            if how.now {
                 finish(store, &ballot).accepted().await?;
             }
-            return Ok(Some(Revoked::new(holder, token, now)));
+            return Ok(Some(Revoked::new(holder, token, how.now)));
         }
         // Its keys stay: where they replaced the victim's, freeing them would let somebody else in while the victim is
         // still valid. They end with its lease.
         if ballot.failure().standing().is_none() {
             return Err(ballot.no_majority());
         }
+        first = Some(seen);
     }
     Err(Error::Unavailable {
         store: fleet.config.label.clone(),
-        source: format!("lock `{name}` changed hands all the time; try again").into(),
+        source: format!("other clients were in the way of revoking lock `{name}`; try again").into(),
     })
+}
+
+/// Asks the nodes to take the lock away from whoever has the value `seen`.
+fn revoke(
+    store: &Store,
+    name: &Name,
+    keys: &Arc<Keys>,
+    holder: &Holder,
+    seen: &str,
+    reason: &str,
+) -> Arc<Ballot> {
+    let fleet = &store.fleet;
+    let left = holder.expires_in.unwrap_or(fleet.config.max_ttl).max(Duration::from_millis(1));
+    let victim = holder.owner.map(|owner| owner.to_string()).unwrap_or_default();
+    let paper = Paper {
+        name: name.clone(),
+        keys: keys.clone(),
+        value: revocation::value(seen, reason, Owner::fresh(), holder.token).into(),
+        // How long its answers are worth waiting for. The key lives as long as the victim's did.
+        ttl: fleet.config.max_ttl,
+        px: milliseconds(left),
+        kind: Kind::Revoke {
+            channel: seen.get(CHANNEL).unwrap_or_default().to_owned(),
+            message: format!("revoked {victim} {reason}"),
+            seen: seen.to_owned(),
+        },
+    };
+    Ballot::cast(fleet, &fleet.line(), paper, Manner::AtOnce, 0, fleet.config.timeout)
 }
 
 /// Frees what a revocation has taken.
@@ -326,6 +359,7 @@ fn finish(store: &Store, ballot: &Ballot) -> Arc<Farewell> {
     let parting = Parting {
         keys: ballot.paper.keys.clone(),
         value: ballot.paper.value.clone(),
+        before: None,
         wake: true,
         place: None,
         settled_at: ballot.give_up_at,

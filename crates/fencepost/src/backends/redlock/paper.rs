@@ -10,8 +10,8 @@ use super::failure::Denial;
 use super::keys::Keys;
 use super::node::{Link, Script};
 use super::revocation;
-use crate::backends::redis::connection::Call;
-use crate::backends::redis::turn::Step;
+use crate::backends::redis::driver::batch::Step;
+use crate::backends::redis::driver::connection::Call;
 use crate::clock::Moment;
 use crate::{Holder, Name};
 

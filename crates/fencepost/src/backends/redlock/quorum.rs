@@ -15,6 +15,31 @@ pub(crate) fn majority(n: usize) -> usize {
     n / 2 + 1
 }
 
+/// The tokens that an owner can have, the one to go by first, if `counters` are those of the nodes that were
+/// seen to have its key. Its token T is the one that a majority M has confirmed.
+///
+/// - A node of M whose key has been the owner's since has T in its counter: while the key is the owner's,
+///   only its own confirmations and extensions move the counter, and never above T.
+/// - Of k nodes that have the key, so k + |M| - n or more are of M. A counter that fewer of them have is not
+///   T.
+/// - Any other node has a grant of its own: a larger one that came too late to be the token, or a smaller
+///   one. The first extension that reaches a node raises a smaller one to T. So the smallest is T, but for a
+///   node that the holder has not reached since its grant; with all nodes in sight T is certain even then.
+///
+/// A node that was mended after it had granted others may have left M. If that leaves no counter that enough
+/// of them have, the smallest is still T or above it.
+pub(crate) fn tokens(n: usize, counters: &[u64]) -> Vec<u64> {
+    let enough = (counters.len() + majority(n)).saturating_sub(n).max(1);
+    let agree = |counter: &u64| counters.iter().filter(|other| *other == counter).count();
+    let mut tokens: Vec<u64> = counters.iter().copied().filter(|counter| agree(counter) >= enough).collect();
+    if tokens.is_empty() {
+        tokens.extend(counters.iter().min());
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens
+}
+
 /// A set of nodes, by index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Nodes(u16);
@@ -507,6 +532,19 @@ mod tests {
         assert_eq!(attempt.pass_slow_gate(), Step::Wait);
         assert_eq!(attempt.hear(0, Answer::Denied, 1), Step::Wait, "two may still grant it");
         assert_eq!(attempt.hear(1, Answer::Denied, 1), Step::Failed);
+    }
+
+    #[test]
+    fn the_token_of_an_owner_is_the_smallest_counter_that_enough_of_its_nodes_have() {
+        assert_eq!(tokens(3, &[7, 7, 9]), [7], "a late grant");
+        assert_eq!(tokens(3, &[7, 7, 5]), [7], "a late grant that nothing has reached since");
+        assert_eq!(tokens(3, &[9, 7]), [7, 9]);
+        assert_eq!(tokens(5, &[9, 7, 9]), [7, 9], "most of them are not enough");
+        assert_eq!(tokens(5, &[9, 9, 7, 7]), [7, 9]);
+        assert_eq!(tokens(5, &[7, 9, 9, 7, 7]), [7]);
+        assert_eq!(tokens(3, &[9, 7, 8]), [7], "two of them were mended");
+        assert_eq!(tokens(3, &[9]), [9]);
+        assert!(tokens(3, &[]).is_empty());
     }
 
     #[test]

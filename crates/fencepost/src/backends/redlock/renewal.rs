@@ -16,16 +16,21 @@ use super::trace::{Sent, Trace};
 use super::{milliseconds, revocation};
 use crate::backend::{Renewal, lock};
 use crate::backends::batch::Batches;
-use crate::backends::redis::connection::Call;
-use crate::backends::redis::resp::{Part, Ready, Value};
+use crate::backends::redis::driver::connection::Call;
+use crate::backends::redis::driver::resp::{Part, Ready, Value};
 use crate::clock::Moment;
-use crate::{FencingToken, Loss, Owner, Verdict};
+use crate::{FencingToken, Loss, Owner, Result, Verdict};
 
 /// How much later than meant a node acts at most, because its clock may go more slowly than ours.
 pub(super) const SLACK: Duration = Duration::from_millis(100);
 
 /// Renewals that go to the nodes together.
-pub(super) type Renewals = Batches<Renewing>;
+pub(super) type Renewals = Batches<(Renewing, Count)>;
+
+/// What has come of one of them so far.
+type Count = Arc<Mutex<Counting>>;
+
+type Outcome = Result<Renewal, Vec<Verdict>>;
 
 /// One lock in a batch of renewals.
 #[derive(Debug)]
@@ -36,8 +41,19 @@ pub(super) struct Renewing {
     pub(super) token: FencingToken,
     pub(super) term: Duration,
     pub(super) trace: Arc<Trace>,
-    /// Who waits for the outcome, until it is counted.
-    pub(super) answer: Option<oneshot::Sender<Result<Renewal, Vec<Verdict>>>>,
+}
+
+/// Extends a lock: with others that are to be, if this is the keeper.
+pub(super) async fn renew(fleet: &Arc<Fleet>, renewals: &Arc<Renewals>, one: Renewing) -> Result<Renewal> {
+    let (term, (count, outcome)) = (one.term, Counting::of(fleet, &one));
+    let all = fleet.clone();
+    renewals.send((one, count.clone()), move |batch| Batch::send_to_all(&all, batch));
+    let timeout = fleet.config.timeout.min((term / 3).max(Duration::from_millis(20)));
+    match tokio::time::timeout(timeout, outcome).await {
+        Ok(Ok(Ok(renewal))) => Ok(renewal),
+        Ok(Ok(Err(verdicts))) => Err(fleet.no_majority(verdicts)),
+        Ok(Err(_)) | Err(_) => Err(fleet.no_majority(lock(&count).verdicts())),
+    }
 }
 
 /// Several locks that are extended by one request to each node.
@@ -47,7 +63,7 @@ pub(super) struct Batch {
     sent: Moment,
     /// The earliest end of validity among them: no node may act later, or it could lengthen what was lost.
     until: Moment,
-    pub(super) locks: Vec<Extending>,
+    pub(super) locks: Vec<Arc<Extending>>,
     /// What all nodes are told of them.
     keys: Ready,
     arguments: Ready,
@@ -57,10 +73,11 @@ pub(super) struct Extending {
     pub(super) renewing: Renewing,
     /// How long a node keeps the key.
     pub(super) life: Duration,
-    count: Mutex<Counting>,
+    count: Count,
 }
 
-struct Counting {
+#[derive(Debug)]
+pub(super) struct Counting {
     extension: Extension<Moment, KeptBy>,
     /// What nodes said or ran into that have not kept it.
     objections: Vec<(usize, Verdict)>,
@@ -70,7 +87,7 @@ struct Counting {
     gone: Nodes,
     /// A majority has it.
     extended: bool,
-    decided: Option<oneshot::Sender<Result<Renewal, Vec<Verdict>>>>,
+    decided: Option<oneshot::Sender<Outcome>>,
 }
 
 /// What each of the nodes said, in one piece: there is one of it for every renewal of every lock.
@@ -100,6 +117,21 @@ impl AsMut<[Kept]> for KeptBy {
 }
 
 impl Counting {
+    /// Nothing yet, and where the outcome will be told.
+    fn of(fleet: &Fleet, one: &Renewing) -> (Count, oneshot::Receiver<Outcome>) {
+        let (decided, outcome) = oneshot::channel();
+        let until = lock(&one.trace.0).until;
+        let counting = Self {
+            extension: Extension::new(KeptBy::open(fleet.len()), until),
+            objections: Vec::new(),
+            found: String::new(),
+            gone: Nodes::default(),
+            extended: false,
+            decided: Some(decided),
+        };
+        (Arc::new(Mutex::new(counting)), outcome)
+    }
+
     /// What each node said.
     fn verdicts(&self) -> Vec<Verdict> {
         let verdict =
@@ -113,37 +145,33 @@ impl Counting {
 }
 
 impl Batch {
-    pub(super) fn send_to_all(fleet: &Arc<Fleet>, locks: Vec<Renewing>) {
+    fn send_to_all(fleet: &Arc<Fleet>, locks: Vec<(Renewing, Count)>) {
         for locks in by_haste(locks, fleet.clock.now(), fleet.config.timeout) {
             Self::new(fleet, locks).send_everywhere();
         }
     }
 
-    fn new(fleet: &Arc<Fleet>, mut locks: Vec<Renewing>) -> Arc<Self> {
-        let (n, sent, line) = (fleet.len(), fleet.clock.now(), fleet.line());
+    fn new(fleet: &Arc<Fleet>, mut locks: Vec<(Renewing, Count)>) -> Arc<Self> {
+        let (sent, line) = (fleet.clock.now(), fleet.line());
         // The order in which their traces are locked: the same in each batch.
-        locks.sort_unstable_by_key(|one| Arc::as_ptr(&one.trace));
-        let until = locks.iter().map(|one| lock(&one.trace.0).until).min().unwrap_or(sent);
-        let (mut keys, mut arguments) = (Ready::default(), Ready::default());
-        let prepare = |mut renewing: Renewing| {
+        locks.sort_unstable_by_key(|(one, _)| Arc::as_ptr(&one.trace));
+        let prepare = |(renewing, count): (Renewing, Count)| {
             let life = fleet.config.key_life(renewing.term);
+            Arc::new(Extending { life, renewing, count })
+        };
+        Self::of(fleet, line, sent, locks.into_iter().map(prepare).collect())
+    }
+
+    fn of(fleet: &Arc<Fleet>, line: Arc<Line>, sent: Moment, locks: Vec<Arc<Extending>>) -> Arc<Self> {
+        let until = locks.iter().map(|one| lock(&one.renewing.trace.0).until).min().unwrap_or(sent);
+        let (mut keys, mut arguments) = (Ready::default(), Ready::default());
+        for Extending { renewing, life, .. } in locks.iter().map(|one| &**one) {
             keys.push(renewing.keys.lock());
             keys.push(renewing.keys.counter());
             arguments.push(&renewing.value);
-            arguments.push(&milliseconds(life));
+            arguments.push(&milliseconds(*life));
             arguments.push_number(renewing.token.get());
-            let until = lock(&renewing.trace.0).until;
-            let counting = Counting {
-                extension: Extension::new(KeptBy::open(n), until),
-                objections: Vec::new(),
-                found: String::new(),
-                gone: Nodes::default(),
-                extended: false,
-                decided: renewing.answer.take(),
-            };
-            Extending { life, renewing, count: Mutex::new(counting) }
-        };
-        let locks = locks.into_iter().map(prepare).collect();
+        }
         Arc::new(Self { fleet: fleet.clone(), line, sent, until, locks, keys, arguments })
     }
 
@@ -218,8 +246,7 @@ impl Question for Batch {
             return Err("a lease ended meanwhile".to_owned());
         }
         // One that was given back costs the others nothing: this makes nothing anew.
-        let held = |one| Some((Extending::trace(one)?, one.life));
-        let mut traces: Vec<_> = self.locks.iter().filter_map(held).collect();
+        let mut traces: Vec<_> = self.locks.iter().filter_map(|one| Some((one.trace()?, one.life))).collect();
         if traces.is_empty() {
             return Err("given back meanwhile".to_owned());
         }
@@ -227,6 +254,14 @@ impl Question for Batch {
             trace.over(link, sent, self.until.plus(SLACK), self.until.plus(*life));
         }
         self.send(link, sent, call)
+    }
+
+    /// One name that this user may not touch must not cost all others their renewal.
+    fn halves(&self) -> Option<[Arc<Self>; 2]> {
+        let (one, other) = self.locks.split_at(self.locks.len() / 2);
+        let half =
+            |locks: &[Arc<Extending>]| Self::of(&self.fleet, self.line.clone(), self.sent, locks.to_vec());
+        (!one.is_empty()).then(|| [half(one), half(other)])
     }
 
     fn hear(self: Arc<Self>, node: usize, heard: Heard) {
@@ -252,11 +287,13 @@ impl Question for Batch {
                             (Kept::Silent, Some(Verdict::Unreachable { why }), None)
                         }
                     };
-                    one.hear(node, kept, objection, found, self.sent, now);
+                    let decided = one.hear(node, kept, objection, found, self.sent, now);
                     let gone = one.gone();
                     if !gone.is_empty() {
                         self.mend(index, gone);
                     }
+                    // Whoever hears of it may end what can be sent for this lock.
+                    tell(decided);
                 }
             }
             heard => {
@@ -265,7 +302,7 @@ impl Question for Batch {
                     Heard::Reply(odd) => Verdict::Unreachable { why: format!("an odd answer: {odd:?}") },
                 };
                 for one in &self.locks {
-                    one.hear(node, Kept::Silent, Some(verdict.clone()), None, self.sent, now);
+                    tell(one.hear(node, Kept::Silent, Some(verdict.clone()), None, self.sent, now));
                 }
             }
         }
@@ -274,10 +311,10 @@ impl Question for Batch {
 
 /// Those that have time, and those that have little: a batch must be answered before the first of its leases ends, and
 /// one that is about to must not take the time of others. Whose time is over is left out.
-fn by_haste(locks: Vec<Renewing>, now: Moment, timeout: Duration) -> Vec<Vec<Renewing>> {
+fn by_haste(locks: Vec<(Renewing, Count)>, now: Moment, timeout: Duration) -> Vec<Vec<(Renewing, Count)>> {
     let (mut calm, mut hasty) = (Vec::with_capacity(locks.len()), Vec::new());
     for one in locks {
-        match one.trace.held().map(|trace| trace.until.since(now)) {
+        match one.0.trace.held().map(|trace| trace.until.since(now)) {
             Some(left) if left >= timeout => calm.push(one),
             Some(left) if !left.is_zero() => hasty.push(one),
             _ => {}
@@ -305,7 +342,7 @@ impl Extending {
         found: Option<String>,
         sent: Moment,
         now: Moment,
-    ) {
+    ) -> Option<Decided> {
         let mut counting = lock(&self.count);
         counting.objections.extend(objection.map(|verdict| (node, verdict)));
         if let Some(found) = found {
@@ -313,7 +350,7 @@ impl Extending {
         }
         let term = self.renewing.term;
         let outcome = match counting.extension.hear(node, kept, now) {
-            Extended::Wait => return,
+            Extended::Wait => return None,
             Extended::Yes => {
                 let mut trace = lock(&self.renewing.trace.0);
                 trace.until = trace.until.max(valid_until(sent, term));
@@ -323,9 +360,16 @@ impl Extending {
             Extended::Lost => Ok(Renewal::Lost(loss(&counting.found, self.renewing.owner))),
             Extended::Failed => Err(counting.verdicts()),
         };
-        if let Some(decided) = counting.decided.take() {
-            let _ = decided.send(outcome);
-        }
+        Some((counting.decided.take()?, outcome))
+    }
+}
+
+/// An outcome, and who waits for it.
+type Decided = (oneshot::Sender<Outcome>, Outcome);
+
+fn tell(decided: Option<Decided>) {
+    if let Some((waiting, outcome)) = decided {
+        let _ = waiting.send(outcome);
     }
 }
 
@@ -345,10 +389,12 @@ mod tests {
     use crate::clock::Clock;
     use crate::url::StoreUrl;
 
-    type Answer = oneshot::Receiver<Result<Renewal, Vec<Verdict>>>;
+    fn fleet() -> Arc<Fleet> {
+        let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
+        Arc::new(Fleet::new(config, Clock::system()).unwrap())
+    }
 
-    fn renewing(until: Moment) -> (Renewing, Answer) {
-        let (answer, outcome) = oneshot::channel();
+    fn renewing(fleet: &Fleet, until: Moment) -> (Renewing, Count) {
         let one = Renewing {
             keys: Arc::new(Keys::new("", "a")),
             value: "value".into(),
@@ -356,34 +402,34 @@ mod tests {
             token: FencingToken::new(1).unwrap(),
             term: Duration::from_secs(30),
             trace: Arc::new(Trace::new(Vec::new(), until, until, until)),
-            answer: Some(answer),
         };
-        (one, outcome)
+        let count = Counting::of(fleet, &one).0;
+        (one, count)
     }
 
     #[test]
     fn a_lease_that_is_about_to_end_does_not_hurry_others() {
-        let at = |seconds| Moment::at(Duration::from_secs(seconds));
-        let locks = [101, 130, 100, 102, 99].map(|end| renewing(at(end)).0).into_iter().collect();
+        let (at, fleet) = (|seconds| Moment::at(Duration::from_secs(seconds)), fleet());
+        let locks = [101, 130, 100, 102, 99].map(|end| renewing(&fleet, at(end))).into_iter().collect();
         let groups = by_haste(locks, at(100), Duration::from_secs(2));
-        let ends =
-            |group: &Vec<Renewing>| group.iter().map(|one| lock(&one.trace.0).until).collect::<Vec<_>>();
+        let ends = |group: &Vec<(Renewing, Count)>| {
+            group.iter().map(|(one, _)| lock(&one.trace.0).until).collect::<Vec<_>>()
+        };
         assert_eq!(groups.iter().map(ends).collect::<Vec<_>>(), [vec![at(130), at(102)], vec![at(101)]]);
     }
 
     #[tokio::test]
     async fn a_lock_that_is_given_back_does_not_keep_others_from_being_extended() {
-        let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
-        let fleet = Arc::new(Fleet::new(config, Clock::system()).unwrap());
+        let fleet = fleet();
         let until = fleet.clock.now().plus(Duration::from_secs(30));
-        let [first, second] = [renewing(until).0, renewing(until).0];
-        let traces = [first.trace.clone(), second.trace.clone()];
+        let [first, second] = [renewing(&fleet, until), renewing(&fleet, until)];
+        let traces = [first.0.trace.clone(), second.0.trace.clone()];
         let batch = Batch::new(&fleet, vec![first, second]);
         let (link, _theirs) = mute_link(&fleet.nodes[0]);
-        lock(&traces[0].0).given_back = true;
+        lock(&traces[0].0).closed = true;
         fleet.put_late(&batch, &link, 0).unwrap();
         assert_eq!(traces.each_ref().map(|trace| lock(&trace.0).links().len()), [0, 1]);
-        lock(&traces[1].0).given_back = true;
+        lock(&traces[1].0).closed = true;
         fleet.put_late(&batch, &link, 0).unwrap_err();
     }
 }

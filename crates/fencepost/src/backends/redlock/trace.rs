@@ -20,8 +20,10 @@ pub(super) struct Sent {
     /// When a node acts on the last request at the latest, and when it has forgotten it.
     settled_at: Moment,
     over_at: Moment,
-    /// From now on nothing may be sent that makes or keeps the lock.
-    pub(super) given_back: bool,
+    /// From now on nothing may be sent that makes or keeps the lock: it was given back, or detached.
+    pub(super) closed: bool,
+    /// Something was sent that makes the lock anew on a node that has lost it.
+    pub(super) mended: bool,
 }
 
 impl Sent {
@@ -58,13 +60,13 @@ impl Sent {
 impl Trace {
     pub(super) fn new(links: Vec<Arc<Link>>, until: Moment, settled_at: Moment, over_at: Moment) -> Self {
         let links = links.into_iter().map(|link| (link, settled_at)).collect();
-        Self(Mutex::new(Sent { links, until, settled_at, over_at, given_back: false }))
+        Self(Mutex::new(Sent { links, until, settled_at, over_at, closed: false, mended: false }))
     }
 
     /// Keeps the lock from being given back while something is sent that keeps it; `None` if it has been.
     pub(super) fn held(&self) -> Option<MutexGuard<'_, Sent>> {
         let sent = lock(&self.0);
-        (!sent.given_back).then_some(sent)
+        (!sent.closed).then_some(sent)
     }
 }
 
@@ -73,7 +75,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::backends::redis::dial::Dial;
+    use crate::backends::redis::driver::connector::Connector as Dial;
     use crate::backends::redlock::config::Config;
     use crate::backends::redlock::node::Node;
     use crate::backends::redlock::node::tests::mute_link;

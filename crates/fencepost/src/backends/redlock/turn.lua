@@ -7,18 +7,28 @@
 --         `line`, ttl ms, value, proposal us, not after us, entry   the same, or stands in line
 --         `free`, value                                         gives it back and wakes the first waiter that can be reached
 --         `leave`, value, entry, `wake` or `quiet`              leaves the line, gives it back, and wakes a waiter or nobody
+--         `back`, value, value before                           undoes what `attach.lua` did
 --       at the end, if any step takes a lock: what the node key must be, how far a proposal may be from this node's clock, us
 -- Reply: that of the step, or a list of them if there are several. To take a lock:
 --          the counter, if the key is the caller's
 --          {'HELD', value of the holder, its ttl ms, the counter, the clock} if it is somebody else's
 --          {'NODE', the node key} if this node does not vote in this deployment now
 --          {'LATE', the clock} if the request comes too late
---        to give it back: 1 if the key was the caller's, 0 if not
+--        to give it back, or to undo: 1 if the key was the caller's, 0 if not
 local call, key, word, now, out, replies = redis.pcall, 1, 1, nil, nil, nil
 while true do
   local verb, lock, beside, reply = ARGV[word], KEYS[key], KEYS[key + 1], nil
   key = key + 2
-  if verb == 'free' or verb == 'leave' then
+  if verb == 'back' then
+    reply = call('GET', lock)
+    if reply == ARGV[word + 1] then
+      local set = call('SET', lock, ARGV[word + 2], 'KEEPTTL')
+      reply = set.err and set or 1
+    else
+      reply = type(reply) == 'table' and reply or 0
+    end
+    word = word + 3
+  elseif verb == 'free' or verb == 'leave' then
     local value, wake = ARGV[word + 1], true
     word = word + 2
     if verb == 'leave' then

@@ -8,11 +8,12 @@ use super::connection::Connection;
 use super::hold::Held;
 use super::layout::{self, Contender};
 use super::life::{Answer, Trouble};
-use super::protocol::{self, Code, Mode, Request as Wire, Stat};
+use super::protocol::{self, Code, Mode, Permission, Request as Wire, Stat};
 use super::record;
 use super::session::Session;
 use super::sessions::Sessions;
 use crate::backend::{Attempt, Grant, Request};
+use crate::text::printable;
 use crate::{Error, Holder, Name, Owner, Result};
 
 /// How often a folder may vanish while we enter it.
@@ -21,25 +22,58 @@ const TRIES: usize = 10;
 /// The longest pause before one more look for a node that a broken connection may still deliver.
 const LATE: Duration = Duration::from_secs(60);
 
+/// What allows to delete children of a node: the permission to, or that to change permissions.
+const DELETE: i32 = 8 | 16;
+
+/// How long a caller that waits for a lock waits for its session to be opened: this process may be busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes the lock if it is free.
+pub(super) async fn try_acquire(sessions: &Sessions, request: &Request) -> Result<Attempt> {
+    let session = sessions.of(request.ttl, sessions.config.timeout).await?;
+    contend(&session, request, false).await
+}
+
+/// Stands in line until the lock is free.
+pub(super) async fn acquire(sessions: &Sessions, request: &Request) -> Result<Grant> {
+    let session = sessions.of(request.ttl, PATIENCE.max(sessions.config.timeout)).await?;
+    let error = match contend(&session, request, true).await {
+        Ok(Attempt::Granted(grant)) => return Ok(grant),
+        Ok(Attempt::Busy(_)) => session.unavailable("the wait ended without the lock"),
+        Err(error) => error,
+    };
+    // Servers have granted a session: if it or its connection was lost, the caller waits on.
+    if let Error::Unavailable { source, .. } | Error::Uncertain { source, .. } = &error {
+        request.seen.obstacle(Some(source.to_string().into()));
+    }
+    Err(error)
+}
+
 /// Takes the lock if it is free; with `wait`, stands in line until it is.
-pub(super) async fn contend(sessions: &Sessions, request: &Request, wait: bool) -> Result<Attempt> {
-    let session = sessions.of(request.ttl).await?;
-    let (mut place, mut children) = Place::enter(&session, request).await?;
+async fn contend(session: &Arc<Session>, request: &Request, wait: bool) -> Result<Attempt> {
+    let (mut place, mut children) = Place::enter(session, request).await?;
+    request.seen.answered();
     let mut waited = false;
     loop {
         let line = layout::line(&children);
         if layout::is_used_up(&line) {
             return Err(place.used_up());
         }
-        let Some(at) = line.iter().position(|contender| contender.owner() == Some(request.owner)) else {
+        let Some(at) = line.iter().position(|contender| contender.owner() == Some(request.owner())) else {
             place.armed = false;
             return Err(session.unavailable("our place in the line was taken away"));
         };
         if at == 0 {
             // A connection that was silent for too long is replaced first: the lock counts from the greeting of the next.
-            let connected = session.link(session.patience()).await;
-            connected.map_err(|trouble| session.unavailable(&trouble.why))?;
-            return place.granted(request, waited).map(Attempt::Granted);
+            loop {
+                match session.link(session.patience()).await {
+                    Ok(_) => return place.granted(request, waited).map(Attempt::Granted),
+                    Err(trouble) if !wait || session.has_ended() => {
+                        return Err(session.unavailable(&trouble.why));
+                    }
+                    Err(_) => {}
+                }
+            }
         }
         let changed = wait.then(|| session.watches().wait(&place.path_of(&line[at - 1])));
         let holder = place.look(&line[0], wait.then_some(&line[at - 1])).await?;
@@ -77,7 +111,7 @@ struct Place {
 impl Place {
     /// Stands in line, and looks at it.
     async fn enter(session: &Arc<Session>, request: &Request) -> Result<(Self, Vec<String>)> {
-        let (name, owner) = (request.name.clone(), request.owner);
+        let (name, owner) = (request.name.clone(), request.owner());
         let parent = layout::parent(&session.config().base, &name);
         let stem = layout::stem(&parent, owner);
         let data = record::data(session.timeout(), &request.note);
@@ -103,6 +137,8 @@ impl Place {
         let created = session.send(&link, create).map_err(|trouble| self.lost(&trouble))?;
         self.link = Some(link.clone());
         self.armed = true;
+        let folder = session.config().checks_folders().then(|| Wire::Acl { path: &self.parent });
+        let folder = folder.map(|request| session.send(&link, &request));
         let looked = session.send(&link, &Wire::Children { path: &self.parent });
         let body = match session.answer(created, deadline).await.map_err(|trouble| self.lost(&trouble))? {
             Ok(body) => body,
@@ -116,6 +152,13 @@ impl Place {
             }
         };
         self.node = Some(protocol::created(&body).map_err(|what| session.config().backend(what))?);
+        if let Some(asked) = folder {
+            let asked = match asked {
+                Ok(pending) => session.answer(pending, deadline).await,
+                Err(trouble) => Err(trouble),
+            };
+            self.check_folder(asked).await?;
+        }
         if let Ok(looked) = looked
             && let Ok(answer) = session.answer(looked, deadline).await
         {
@@ -123,6 +166,61 @@ impl Place {
         }
         // The connection ended in between; our place in the line has not.
         self.children().await.map(Some)
+    }
+
+    /// Refuses a folder out of which others than us may delete our node: a login promises that nobody does. Checked when our
+    /// node is in it, so that nobody can put another folder in its place.
+    async fn check_folder(&self, asked: Result<Answer, Trouble>) -> Result<()> {
+        let folder = match asked {
+            Ok(answer) => self.read_acl(answer, &self.parent)?,
+            Err(_) => self.acl(&self.parent).await?,
+        };
+        let Some((node, _)) = &self.node else { return Ok(()) };
+        // Our own nodes are for our login alone; that is how its name and hash are known.
+        let ours = match self.session.identities() {
+            Some(ours) => ours,
+            None => self.session.note_identities(self.acl(node).await?),
+        };
+        let is_ours = |one: &Permission| {
+            // Who may not change a node's permissions is not told the hashes in them.
+            let masked = |id: &str| id.split_once(':').map(|(user, _)| format!("{user}:x"));
+            let same = |our: &Permission| our.id == one.id || masked(&our.id).as_ref() == Some(&one.id);
+            ours.iter().any(|our| our.scheme == one.scheme && same(our))
+        };
+        match folder.iter().find(|one| one.rights & DELETE != 0 && !is_ours(one)) {
+            Some(other) => Err(self.exposed(other)),
+            None => Ok(()),
+        }
+    }
+
+    async fn acl(&self, path: &str) -> Result<Vec<Permission>> {
+        self.read_acl(self.session.insist(&Wire::Acl { path }).await?, path)
+    }
+
+    fn read_acl(&self, answer: Answer, path: &str) -> Result<Vec<Permission>> {
+        match answer {
+            Ok(body) => protocol::acl(&body).map_err(|what| self.session.config().backend(what)),
+            Err(Code::NoNode) => Err(self.session.unavailable("our place in the line was taken away")),
+            Err(code) => Err(self.session.refusal(code, path)),
+        }
+    }
+
+    fn exposed(&self, other: &Permission) -> Error {
+        // Of a login only the name: its hash is none of a message's business.
+        let who = match other.id.split_once(':') {
+            Some((user, _)) if other.scheme == "digest" => format!("digest:{user}"),
+            _ => format!("{}:{}", other.scheme, other.id),
+        };
+        Error::config(format!(
+            "the login does not protect lock `{}`: {} lets `{}` delete what is in the node `{}`; make it yours (in zkCli.sh \
+             `addauth digest user:password` and `setAcl {} auth::cdrwa`), use another `prefix`, or accept it with the \
+             parameter `acl=open`",
+            printable(self.name.as_str()),
+            self.session.config().label,
+            printable(&who),
+            printable(&self.parent),
+            printable(&self.parent),
+        ))
     }
 
     /// Why the place could not be taken. A connection that had ended without our knowing is worth another attempt, under
@@ -203,7 +301,7 @@ impl Place {
         let sent = self.session.confirmed();
         let hold = Held::new(self.session.clone(), path, request.signal.clone(), sent);
         let term = Some(self.session.timeout());
-        Ok(Grant { owner: self.owner, token, sent, term, pushed: waited, hold: Arc::new(hold) })
+        Ok(Grant { identity: request.identity, token, sent, term, pushed: waited, hold: Arc::new(hold) })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::layout;
-use crate::url::{Host, StoreUrl};
+use crate::url::{Host, Password, StoreUrl};
 use crate::{Error, Result};
 
 const DEFAULT_PORT: u16 = 2181;
@@ -17,7 +17,9 @@ pub(super) struct Config {
     /// The folder that has a folder for each name.
     pub(super) base: String,
     /// `user:password`.
-    pub(super) login: Option<String>,
+    pub(super) login: Option<Password>,
+    /// With a login: folders out of which others may delete our nodes will do.
+    pub(super) open: bool,
     /// The longest that one round trip, or a connect, may take.
     pub(super) timeout: Duration,
 }
@@ -47,7 +49,7 @@ impl Config {
         let port = |host: &Host| (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT));
         let servers = url.hosts.iter().map(port).collect();
         let login = match (url.user.take(), url.password.take()) {
-            (Some(user), Some(password)) => Some(format!("{user}:{password}")),
+            (Some(user), Some(password)) => Some(Password::new(format!("{user}:{}", password.reveal()))),
             (None, None) => None,
             _ => {
                 return Err(Error::invalid(
@@ -55,8 +57,22 @@ impl Config {
                 ));
             }
         };
+        let open = match url.take("acl").as_deref() {
+            None => false,
+            Some("open") if login.is_some() => true,
+            Some(_) => {
+                return Err(Error::invalid(
+                    "the parameter `acl` is `open`, for a URL with a login whose nodes may be in folders of others",
+                ));
+            }
+        };
         url.finish()?;
-        Ok(Self { label, servers, base, login, timeout })
+        Ok(Self { label, servers, base, login, open, timeout })
+    }
+
+    /// Whether a lock's folder has to be ours.
+    pub(super) fn checks_folders(&self) -> bool {
+        self.login.is_some() && !self.open
     }
 
     pub(super) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
@@ -99,7 +115,7 @@ mod tests {
         let config = parse("zookeeper://me:p%40ss@a,b:2182/app?prefix=jobs/x&timeout=500ms").unwrap();
         assert_eq!(config.servers, [("a".to_owned(), 2181), ("b".to_owned(), 2182)]);
         assert_eq!((config.base.as_str(), config.timeout), ("/app/jobs/x", Duration::from_millis(500)));
-        assert_eq!(config.login.as_deref(), Some("me:p@ss"));
+        assert_eq!(config.login.as_ref().map(Password::reveal), Some("me:p@ss"));
         assert!(!format!("{config:?}").contains("p@ss") && !config.label.contains("p@ss"));
         assert_eq!(parse("zookeeper://a").unwrap().base, "/fencepost");
         assert_eq!(parse("zookeeper://a/locks?prefix=").unwrap().base, "/locks");
@@ -116,6 +132,8 @@ mod tests {
             "zookeeper://a/x/../y",
             "zookeeper://a?timeout=0s",
             "zookeeper://a?session_timeout=5s",
+            "zookeeper://a?acl=open",
+            "zookeeper://me:secret@a?acl=private",
         ] {
             assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
         }

@@ -24,6 +24,18 @@ const MAX_UNANSWERED: usize = 1 << 18;
 /// connection.
 const MAX_WATCHES: usize = 128 << 10;
 
+/// Bytes that are read at a time, and how often before what has gathered is written: a server that sends
+/// without end does not keep us from asking.
+const CHUNK: usize = 8192;
+const CHUNKS_A_TURN: usize = 8;
+
+/// The most that a connection keeps ready for what comes next.
+const MOST_SPARE: usize = 1 << 16;
+
+/// Bytes of events between two replies after which a server is not waited for any more: it talks, and does
+/// not answer. Those of 50,000 locks that all end at once are 5 MB.
+const MAX_EVENTS: usize = 8 << 20;
+
 #[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
@@ -46,7 +58,7 @@ struct Inner {
     ended: bool,
 }
 
-pub(super) fn garbled(what: jute::Garbled) -> io::Error {
+pub(super) fn garbled(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
@@ -176,31 +188,55 @@ async fn write(shared: &Shared, mut stream: OwnedWriteHalf) -> io::Error {
 
 /// Reads and hands out what comes, until that fails.
 async fn read(shared: &Shared, mut stream: OwnedReadHalf, watches: &Watches) -> io::Error {
-    let mut incoming = Vec::with_capacity(8192);
+    let (mut incoming, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+    let (mut chunks, mut events) = (0, 0);
     loop {
-        match stream.read_buf(&mut incoming).await {
+        let count = match stream.read(&mut chunk).await {
             Ok(0) => return io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"),
-            Ok(_) => {}
+            Ok(count) => count,
             Err(error) => return error,
-        }
+        };
+        incoming.extend_from_slice(&chunk[..count]);
         let mut used = 0;
         loop {
             match jute::first_frame(&incoming[used..]) {
                 Ok(None) => break,
                 Ok(Some((message, length))) => {
                     used += length;
-                    if let Err(error) = hand_out(shared, message, watches) {
-                        return error;
+                    match hand_out(shared, message, watches) {
+                        Ok(Handed::Reply) => events = 0,
+                        Ok(Handed::Event) => events += length,
+                        Err(error) => return error,
                     }
                 }
                 Err(what) => return garbled(what),
             }
         }
         incoming.drain(..used);
+        if incoming.is_empty() && incoming.capacity() > MOST_SPARE {
+            incoming = Vec::new();
+        }
+        if events > MAX_EVENTS {
+            if !lock(&shared.inner).unanswered.is_empty() {
+                return garbled("the server sends events without end and answers nothing");
+            }
+            events = 0;
+        }
+        chunks += 1;
+        if chunks == CHUNKS_A_TURN {
+            chunks = 0;
+            tokio::task::yield_now().await;
+        }
     }
 }
 
-fn hand_out(shared: &Shared, message: &[u8], watches: &Watches) -> io::Result<()> {
+/// What a message was.
+enum Handed {
+    Reply,
+    Event,
+}
+
+fn hand_out(shared: &Shared, message: &[u8], watches: &Watches) -> io::Result<Handed> {
     match protocol::decode(message).map_err(garbled)? {
         Message::Event { path, deleted } => {
             // Events of the session itself have no path.
@@ -224,9 +260,10 @@ fn hand_out(shared: &Shared, message: &[u8], watches: &Watches) -> io::Result<()
             match next {
                 // Nobody may wait any more: dropped requests are answered, too.
                 Some((xid, sender)) if xid == reply.xid => drop(sender.send(reply)),
-                _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply to no request")),
+                _ => return Err(garbled("a reply to no request")),
             }
+            return Ok(Handed::Reply);
         }
     }
-    Ok(())
+    Ok(Handed::Event)
 }

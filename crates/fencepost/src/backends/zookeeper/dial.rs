@@ -1,7 +1,7 @@
 //! How a server is found that serves a session, a new one or the one that we have.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -12,6 +12,7 @@ use super::connection::garbled;
 use super::jute;
 use super::protocol::{self, SessionId};
 use crate::Result;
+use crate::backend::lock;
 use crate::clock::{Clock, Moment};
 
 /// What to say to which servers.
@@ -26,17 +27,23 @@ pub(super) struct Dial<'a> {
 }
 
 impl Dial<'_> {
-    /// Asks all servers in turn, again and again, unless nobody listens on any of them.
-    pub(super) async fn until(&self, deadline: Moment) -> Result<(Moment, Greeting), Arc<str>> {
+    /// Asks all servers in turn, again and again, unless nobody listens on any of them. `reason` is why not
+    /// so far; it is up to date also for a caller that stops to wait.
+    pub(super) async fn until(&self, deadline: Moment, reason: &Reason) -> Option<(Moment, Greeting)> {
         loop {
-            let (why, listening) = match self.round(deadline).await {
-                Ok(found) => return Ok(found),
-                Err(trouble) => trouble,
+            let round = self.clock.now().plus(self.config.timeout);
+            let listening = match self.round(round.min(deadline)).await {
+                Ok(found) => return Some(found),
+                Err((why, listening)) => {
+                    reason.note(why, self.clock.now() < deadline);
+                    listening
+                }
             };
-            if !listening || self.clock.now() >= deadline {
-                return Err(why);
+            let pause = crate::wait::jittered(Duration::from_millis(100));
+            if !listening || self.clock.now().plus(pause) >= deadline {
+                return None;
             }
-            tokio::time::sleep(crate::wait::jittered(Duration::from_millis(100))).await;
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -66,6 +73,24 @@ impl Dial<'_> {
             }
         }
         Err((why, listening))
+    }
+}
+
+/// Why no server has granted a session so far.
+#[derive(Debug, Default)]
+pub(super) struct Reason(Mutex<Option<Arc<str>>>);
+
+impl Reason {
+    /// A round that was cut short tells less than the rounds before it.
+    fn note(&self, why: Arc<str>, whole_round: bool) {
+        let mut known = lock(&self.0);
+        if whole_round || known.is_none() {
+            *known = Some(why);
+        }
+    }
+
+    pub(super) fn get(&self) -> Arc<str> {
+        lock(&self.0).clone().unwrap_or_else(|| "no server granted a session in time".into())
     }
 }
 

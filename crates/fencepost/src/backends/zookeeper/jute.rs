@@ -49,8 +49,9 @@ pub(super) fn frame(out: &mut Vec<u8>, fill: impl FnOnce(&mut Writer<'_>)) {
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// The longest message that is believed. Servers send at most one megabyte unless told otherwise.
-const MAX_FRAME: usize = 64 << 20;
+/// The longest message that is believed. The longest honest one names the children of a node: those of
+/// 200,000 locks of usual names, or waiters, are 12 MB.
+const MAX_FRAME: usize = 16 << 20;
 
 /// The first whole message in `bytes`, and how many bytes it takes; `None` if more have to come.
 pub(super) fn first_frame(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbled> {
@@ -106,7 +107,11 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn texts(&mut self) -> Result<Vec<String>, Garbled> {
-        let count = self.int()?.max(0);
+        // A count of -1 stands for no list at all. No text takes fewer than four bytes.
+        let count = usize::try_from(self.int()?.max(0)).map_err(|_| Garbled)?;
+        if count > self.0.len() / 4 {
+            return Err(Garbled);
+        }
         (0..count).map(|_| self.text().map(str::to_owned)).collect()
     }
 }
@@ -146,6 +151,8 @@ mod tests {
         assert_eq!(first_frame(&[0x7f, 0xff, 0xff, 0xff, 0]), Err(Garbled));
         assert_eq!(Reader(&[0, 0, 0, 9, b'x']).bytes(), Err(Garbled));
         assert_eq!(Reader(&[0xff; 4]).bytes(), Ok(&b""[..]));
+        assert_eq!(Reader(&[0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0]).texts(), Err(Garbled));
+        assert_eq!(Reader(&[0xff; 4]).texts(), Ok(Vec::new()));
     }
 
     proptest! {

@@ -257,7 +257,7 @@ async fn reconnect(life: &Life) -> Result<Arc<Connection>, End> {
                     return Err(End::Shortened);
                 }
                 life.confirm(sent);
-                let login = life.config.login.as_deref();
+                let login = life.config.login.as_ref().map(crate::url::Password::reveal);
                 return Ok(Arc::new(Connection::start(stream, &life.watches, login)));
             }
             Ok((_, Greeting::Expired)) => return Err(End::Expired),

@@ -22,15 +22,16 @@ mod tests;
 mod watches;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use self::config::Config;
 use self::sessions::Sessions;
-use crate::backend::{Attempt, Backend, Capabilities, Grant, Request, Revoked};
+use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
 use crate::clock::Clock;
 use crate::url::StoreUrl;
-use crate::{Error, Handle, Holder, Name, Result};
+use crate::{Error, Handle, Holder, Listing, Name, Result};
 
 #[derive(Debug)]
 struct Store {
@@ -65,22 +66,27 @@ impl Backend for Store {
         let Sessions { config, clock, .. } = &self.sessions;
         // A session may have to be opened first, which has a limit of its own.
         let deadline = clock.now().plus(config.timeout * 2);
-        let tried = clock.within(Some(deadline), claim::contend(&self.sessions, request, false)).await;
+        let tried = clock.within(Some(deadline), claim::try_acquire(&self.sessions, request)).await;
         tried.unwrap_or_else(|| Err(config.unavailable("no answer in time")))
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
-        match claim::contend(&self.sessions, request, true).await? {
-            Attempt::Granted(grant) => Ok(grant),
-            Attempt::Busy(_) => Err(self.sessions.config.unavailable("the wait ended without the lock")),
-        }
+        claim::acquire(&self.sessions, request).await
     }
 
     async fn attach(&self, _handle: &Handle, _request: &Request) -> Result<Grant> {
         Err(no_detached())
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Holder>> {
+    async fn renew(&self, _handle: &Handle, _term: Duration) -> Result<Renewal> {
+        Err(no_detached())
+    }
+
+    async fn release(&self, _handle: &Handle) -> Result<bool> {
+        Err(no_detached())
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing> {
         operator::list(&*self.sessions.any().await?, prefix).await
     }
 
@@ -88,8 +94,8 @@ impl Backend for Store {
         operator::show(&*self.sessions.any().await?, name).await
     }
 
-    async fn force_release(&self, name: &Name, reason: &str, now: bool) -> Result<Option<Revoked>> {
-        operator::force_release(&*self.sessions.any().await?, name, reason, now).await
+    async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
+        operator::force_release(&*self.sessions.any().await?, name, how).await
     }
 
     async fn check(&self) -> Result<()> {

@@ -5,8 +5,8 @@ use super::life::{Pending, Trouble};
 use super::protocol::{self, Code, Request, Stat};
 use super::record;
 use super::session::Session;
-use crate::backend::Revoked;
-use crate::{Error, FencingToken, Holder, Name, Result};
+use crate::backend::{ForceRelease, Revoked};
+use crate::{Error, FencingToken, Holder, Listing, Name, Result};
 
 /// How many requests are sent before the first answer is waited for.
 const PAGE: usize = 500;
@@ -22,34 +22,53 @@ struct First {
 }
 
 /// All holders whose name starts with `prefix`, by name.
-pub(super) async fn list(session: &Session, prefix: &str) -> Result<Vec<Holder>> {
+pub(super) async fn list(session: &Session, prefix: &str) -> Result<Listing> {
     let base = session.config().base.clone();
     let mut names: Vec<Name> =
         up_to_date(session, &base).await?.iter().filter_map(|name| layout::name(name)).collect();
     names.retain(|name| name.as_str().starts_with(prefix));
     names.sort_unstable();
-    let mut holders = Vec::new();
+    let Listing { mut holders, mut unreadable } = Listing::default();
+    // What the server does not let us see, or what is no record, must not hide all other locks.
+    let mut pass_over = |error| match error {
+        Error::Config { .. } | Error::Backend { .. } => {
+            unreadable.push(error);
+            Ok(())
+        }
+        error => Err(error),
+    };
     for page in names.chunks(PAGE) {
         let parents: Vec<_> = page.iter().map(|name| layout::parent(&base, name)).collect();
         let mut firsts = Vec::new();
         let asked = send_all(session, parents.iter().map(|path| Request::Children { path })).await?;
         for ((pending, name), parent) in asked.into_iter().zip(page).zip(&parents) {
-            let children = children(session, pending, parent).await?;
-            if let Some(first) = layout::line(&children).into_iter().next() {
-                firsts.push((name, format!("{parent}/{}", first.node), first));
+            match children(session, pending, parent).await {
+                Ok(children) => {
+                    let first = layout::line(&children).into_iter().next();
+                    firsts.extend(first.map(|first| (name, format!("{parent}/{}", first.node), first)));
+                }
+                Err(error) => pass_over(error)?,
             }
         }
         let reads = firsts.iter().map(|(_, path, _)| Request::Read { path, watch: false });
         let asked = send_all(session, reads).await?;
         for (pending, (name, path, first)) in asked.into_iter().zip(&firsts) {
-            match read(session, pending, path).await? {
-                Some((data, stat)) => holders.push(record::holder(name, first, &data, &stat)),
+            match read(session, pending, path).await {
+                Ok(Some((data, stat))) => holders.push(record::holder(name, first, &data, &stat)),
                 // Gone meanwhile: whoever is next is worth a look of its own.
-                None => holders.extend(self::first(session, name).await?.map(|first| first.holder)),
+                Ok(None) => match self::first(session, name).await {
+                    Ok(first) => holders.extend(first.map(|first| first.holder)),
+                    Err(error) => pass_over(error)?,
+                },
+                Err(error) => {
+                    pass_over(error)?;
+                    // Held by somebody that we may not see.
+                    holders.push(Holder::unknown((*name).clone()));
+                }
             }
         }
     }
-    Ok(holders)
+    Ok(Listing { holders, unreadable })
 }
 
 /// The holder of one name, and who waits behind it.
@@ -66,39 +85,43 @@ pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder
     Ok(Some(holder))
 }
 
-/// Takes a lock back: marks its node, or deletes it.
+/// Takes a lock back: marks its node, or deletes it. It is for whoever holds the lock when it first looks, if that is the
+/// one that is meant, and for nobody who comes after.
 pub(super) async fn force_release(
     session: &Session,
     name: &Name,
-    reason: &str,
-    now: bool,
+    how: &ForceRelease,
 ) -> Result<Option<Revoked>> {
-    // The holder may change between the look and the request; then look again.
+    let mut victim = None;
+    // Its node may change between the look and the request; then look again.
     for _ in 0..8 {
         let Some(First { path, data, stat, holder, .. }) = first(session, name).await? else {
             return Ok(None);
         };
-        if holder.owner.is_none() && !now {
+        if !how.means(&holder) || stat.czxid != *victim.get_or_insert(stat.czxid) {
+            return Err(Error::changed(name, holder));
+        }
+        if holder.owner.is_none() && !how.now {
             return Err(Error::unsupported(
                 format!("asking the foreign holder of lock `{name}` to let go"),
                 "only freeing it at once works (`--now`); make sure that it does not work any more",
             ));
         }
-        let marked = record::revoke(&data, reason);
-        let request = match now {
+        let marked = record::revoke(&data, &how.reason);
+        let request = match how.now {
             true => Request::Delete { path: &path },
             false => Request::Write { path: &path, data: &marked, version: stat.version },
         };
         let answer = session.call(&request, session.patience()).await;
         match answer.map_err(|trouble| unanswered(session, name, &trouble))? {
             Ok(_) => {
-                return Ok(Some(Revoked::new(holder, next_token(session, &stat)?, now)));
+                return Ok(Some(Revoked::new(holder, next_token(session, &stat)?, how.now)));
             }
             Err(Code::NoNode | Code::BadVersion) => {}
             Err(code) => return Err(session.refusal(code, &path)),
         }
     }
-    Err(session.unavailable(&format!("lock `{name}` changed hands all the time; try again")))
+    Err(session.unavailable(&format!("lock `{name}` changed all the time; try again")))
 }
 
 /// Why a force-release has no answer. If it may have been made, to repeat it could hit the next holder.

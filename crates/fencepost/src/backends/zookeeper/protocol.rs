@@ -64,6 +64,10 @@ pub(super) enum Request<'a> {
     Children {
         path: &'a str,
     },
+    /// Who may do what with a node.
+    Acl {
+        path: &'a str,
+    },
     /// Goes through the leader and comes back when our server knows all that the leader knew.
     Sync,
     CloseSession,
@@ -77,6 +81,7 @@ impl Request<'_> {
             Self::Delete { .. } => 2,
             Self::Read { .. } => 4,
             Self::Write { .. } => 5,
+            Self::Acl { .. } => 6,
             Self::Children { .. } => 8,
             Self::Sync => 9,
             Self::CloseSession => -11,
@@ -85,7 +90,7 @@ impl Request<'_> {
 
     /// Whether the leader has a part in the answer: only then does it show that the session lives.
     pub(super) fn by_leader(&self) -> bool {
-        !matches!(self, Self::Read { .. } | Self::Children { .. })
+        !matches!(self, Self::Read { .. } | Self::Children { .. } | Self::Acl { .. })
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>, xid: i32) {
@@ -124,6 +129,7 @@ impl Request<'_> {
                     writer.text(path);
                     writer.bool(false);
                 }
+                Self::Acl { path } => writer.text(path),
                 Self::Sync => writer.text("/"),
                 Self::CloseSession => {}
             }
@@ -284,6 +290,25 @@ pub(super) fn read(body: &[u8]) -> Result<(Vec<u8>, Stat), Garbled> {
     Ok((reader.bytes()?.to_owned(), stat(&mut reader)?))
 }
 
+/// What somebody may do with a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Permission {
+    /// A bit for each: read, write, create, delete, change permissions.
+    pub(super) rights: i32,
+    pub(super) scheme: String,
+    pub(super) id: String,
+}
+
+/// The answer to a request for a node's permissions.
+pub(super) fn acl(body: &[u8]) -> Result<Vec<Permission>, Garbled> {
+    let mut reader = Reader(body);
+    let one = |reader: &mut Reader<'_>| {
+        let rights = reader.int()?;
+        Ok(Permission { rights, scheme: reader.text()?.to_owned(), id: reader.text()?.to_owned() })
+    };
+    (0..reader.int()?.max(0)).map(|_| one(&mut reader)).collect()
+}
+
 /// The answer to a request for children: their names.
 pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Garbled> {
     Reader(body).texts()
@@ -347,7 +372,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             let _ = (decode(&bytes), decode_connected(&bytes));
-            let _ = (created(&bytes), read(&bytes), children(&bytes));
+            let _ = (created(&bytes), read(&bytes), children(&bytes), acl(&bytes));
         }
     }
 }

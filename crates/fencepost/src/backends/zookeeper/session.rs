@@ -1,16 +1,16 @@
 //! A session as those who use it see it: what nodes end with. It outlives its connections, as long as another one is made
 //! in time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::config::Config;
 use super::connection::Connection;
-use super::dial::{Dial, Greeting};
+use super::dial::{Dial, Greeting, Reason};
 use super::life::{Answer, End, Life, Pending, Phase, Trouble, run};
-use super::protocol::{Code, Request, SessionId};
+use super::protocol::{Code, Permission, Request, SessionId};
 use super::watches::Watches;
 use crate::backend::lock;
 use crate::backends::batch::Batches;
@@ -26,6 +26,8 @@ pub(super) struct Session {
     beats: Arc<Batches<Beat>>,
     keeper: Arc<Keeper>,
     errands: Errands,
+    /// Whom nodes are made for that are for us alone, once it is known.
+    identities: OnceLock<Vec<Permission>>,
 }
 
 type Beat = oneshot::Sender<Result<Moment, Arc<str>>>;
@@ -39,15 +41,21 @@ impl Session {
         clock: &Clock,
         wanted: Duration,
         deadline: Moment,
+        reason: &Reason,
     ) -> Result<Arc<Self>> {
         let wanted = i32::try_from(wanted.as_millis()).unwrap_or(i32::MAX);
         let dial = Dial { config, clock, session: SessionId::NONE, timeout: wanted, last_zxid: 0 };
-        let (sent, greeting) = dial.until(deadline).await.map_err(|why| config.unavailable(&*why))?;
+        let found = dial.until(deadline, reason).await;
+        let (sent, greeting) = found.ok_or_else(|| config.unavailable(&*reason.get()))?;
         let Greeting::Welcome { session: id, timeout, stream } = greeting else {
             return Err(config.unavailable("a new session has expired at once"));
         };
         let watches = Arc::<Watches>::default();
-        let link = Arc::new(Connection::start(stream, &watches, config.login.as_deref()));
+        let link = Arc::new(Connection::start(
+            stream,
+            &watches,
+            config.login.as_ref().map(crate::url::Password::reveal),
+        ));
         let life = Arc::new(Life {
             config: config.clone(),
             clock: clock.clone(),
@@ -62,7 +70,8 @@ impl Session {
         tracing::debug!(store = %config.label, session = ?id, "session opened");
         tokio::spawn(run(life.clone(), link));
         let beats = Arc::new(Batches::new(keeper.clone()));
-        Ok(Arc::new(Self { life, beats, keeper: keeper.clone(), errands }))
+        let identities = OnceLock::new();
+        Ok(Arc::new(Self { life, beats, keeper: keeper.clone(), errands, identities }))
     }
 
     /// Where its connections are driven.
@@ -84,6 +93,16 @@ impl Session {
         let mut phase = life.phase.subscribe();
         let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_)));
         let _ = life.clock.within(Some(deadline), ended).await;
+    }
+
+    /// What our login is to the servers, if it is known yet.
+    pub(super) fn identities(&self) -> Option<&[Permission]> {
+        self.identities.get().map(Vec::as_slice)
+    }
+
+    /// Notes it: the permissions of a node that is for us alone.
+    pub(super) fn note_identities(&self, ours: Vec<Permission>) -> &[Permission] {
+        self.identities.get_or_init(|| ours)
     }
 
     /// The timeout that the server granted.

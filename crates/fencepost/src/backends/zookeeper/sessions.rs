@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::config::Config;
+use super::dial::Reason;
 use super::session::Session;
 use crate::backend::lock;
 use crate::clock::Clock;
@@ -35,9 +36,9 @@ impl Sessions {
         Self { config: Arc::new(config), clock, errands: Errands::default(), slots }
     }
 
-    /// A session for locks of this ttl.
-    pub(super) async fn of(&self, ttl: Duration) -> Result<Arc<Session>> {
-        let session = self.open(ttl).await?;
+    /// A session for locks of this ttl. If it has to be opened, that may take so long, unless nobody listens.
+    pub(super) async fn of(&self, ttl: Duration, patience: Duration) -> Result<Arc<Session>> {
+        let session = self.open(ttl, patience).await?;
         let (granted, wanted) = (session.timeout(), ttl);
         if granted.as_millis() == wanted.as_millis() {
             return Ok(session);
@@ -48,7 +49,7 @@ impl Sessions {
             ("longest", "maxSessionTimeout")
         };
         Err(Error::invalid(format!(
-            "a ttl of {} cannot be had: {limit} session that {} grants lasts {}; use that ttl, or change `{setting}` of \
+            "a ttl of {} cannot be had: the {limit} session that {} grants lasts {}; use that ttl, or change `{setting}` of \
              the servers",
             format_duration(wanted),
             self.config.label,
@@ -61,7 +62,7 @@ impl Sessions {
         let open = self.slots(|slots| slots.values().find_map(|slot| live(&*slot.try_lock().ok()?)));
         match open {
             Some(session) => Ok(session),
-            None => self.open(DEFAULT_TTL).await,
+            None => self.open(DEFAULT_TTL, self.config.timeout).await,
         }
     }
 
@@ -74,7 +75,7 @@ impl Sessions {
     }
 
     /// The session of a slot, opened if need be. The server may have granted another timeout.
-    async fn open(&self, ttl: Duration) -> Result<Arc<Session>> {
+    async fn open(&self, ttl: Duration, patience: Duration) -> Result<Arc<Session>> {
         let slot = self.slots(|slots| {
             if slots.len() > IDLE && !slots.contains_key(&ttl.as_millis()) {
                 slots.retain(|_, slot| Arc::strong_count(slot) > 1 || is_used(slot));
@@ -86,15 +87,18 @@ impl Sessions {
         }
         let (config, clock) = (self.config.clone(), self.clock.clone());
         let keeper = Keeper::of(&clock)?;
-        let deadline = clock.now().plus(config.timeout);
+        let deadline = clock.now().plus(patience);
+        let reason = Arc::<Reason>::default();
         let opening = {
             let (config, keeper, errands) = (config.clone(), keeper.clone(), self.errands.clone());
+            let reason = reason.clone();
             async move {
                 let mut slot = slot.lock().await;
                 if let Some(session) = live(&slot) {
                     return Ok(session);
                 }
-                let session = Session::open(&config, &keeper, errands, &clock, ttl, deadline).await?;
+                let session =
+                    Session::open(&config, &keeper, errands, &clock, ttl, deadline, &reason).await?;
                 *slot = Some(session.clone());
                 Ok(session)
             }
@@ -102,7 +106,7 @@ impl Sessions {
         match self.clock.within(Some(deadline), keeper.carry_out(opening)).await {
             Some(Some(outcome)) => outcome,
             Some(None) => Err(config.unavailable("the keeper has ended")),
-            None => Err(config.unavailable("no server granted a session in time")),
+            None => Err(config.unavailable(&*reason.get())),
         }
     }
 

@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(60);
 async fn session(addr: SocketAddr, clock: &ManualClock) -> Arc<Session> {
     let url = StoreUrl::parse(&format!("zookeeper://{addr}")).unwrap();
     let config = Config::from_url(url).unwrap();
-    Sessions::new(config, clock.clock()).of(TTL).await.unwrap()
+    Sessions::new(config, clock.clock()).of(TTL, TTL).await.unwrap()
 }
 
 async fn link(session: &Session) -> Arc<Connection> {

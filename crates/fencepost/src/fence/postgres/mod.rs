@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::{ToSql, Type};
 
@@ -32,6 +33,7 @@ pub use self::transaction::{Transaction, activate, activate_once, activate_once_
 use super::{Backend, Error, Result, StaleToken};
 use crate::backend::lock;
 use crate::backends::postgres::config::Config;
+use crate::backends::postgres::trouble::cut;
 use crate::backends::postgres::wire::{Wire, set_up};
 use crate::clock::Clock;
 use crate::keeper::Keeper;
@@ -43,7 +45,7 @@ use crate::{FencingToken, Name};
 pub const MIGRATION: &str = include_str!("../fence.sql");
 
 const STALE: &str = "FP010";
-const VERSION: i32 = 1;
+const VERSION: &str = "1";
 /// The largest token that there is.
 const LARGEST: u64 = (1 << 53) - 1;
 /// How long making the schema may take.
@@ -69,15 +71,25 @@ fn number(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// What an error of the driver means.
+/// What an error of the driver means, on a connection of the caller's, whose password is not ours to know.
 fn trouble(store: &str, error: tokio_postgres::Error) -> Error {
+    translated(store, None, error)
+}
+
+/// The same on a connection of our own, whose password is never shown.
+fn translated(store: &str, config: Option<&Config>, error: tokio_postgres::Error) -> Error {
+    let shown = |text: &str| config.map_or_else(|| cut(text), |config| config.shown(text));
     if let Some(refusal) = stale_token(&error) {
         return refusal.into();
     }
     let Some(code) = error.code().filter(|_| !ends_the_session(&error)).cloned() else {
-        return crate::Error::Unavailable { store: store.to_owned(), source: Box::new(error) }.into();
+        let source = match config {
+            Some(config) => config.explained(shown(&error.to_string()), error),
+            None => Box::new(error),
+        };
+        return crate::Error::Unavailable { store: store.to_owned(), source }.into();
     };
-    let message = error.as_db_error().map(|refusal| refusal.message().to_owned()).unwrap_or_default();
+    let message = error.as_db_error().map(|refusal| shown(refusal.message())).unwrap_or_default();
     Error::Failed(match code {
         SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => crate::Error::Unavailable {
             store: store.to_owned(),
@@ -94,7 +106,7 @@ fn trouble(store: &str, error: tokio_postgres::Error) -> Error {
             "{store}: {message}; run as its owner: GRANT USAGE ON SCHEMA fencepost_fence TO …"
         )),
         SqlState::INVALID_PARAMETER_VALUE => crate::Error::invalid(message),
-        _ => crate::Error::Backend { store: store.to_owned(), source: Box::new(error) },
+        _ => crate::Error::Backend { store: store.to_owned(), source: message.into() },
     })
 }
 
@@ -128,23 +140,54 @@ impl Postgres {
         let postgres =
             Self { config, keeper, wire: Mutex::default(), connecting: tokio::sync::Mutex::default() };
         let wire = postgres.wire().await?;
-        let version = wire.client.query_one("SELECT fencepost_fence.version()", &[]);
-        match postgres.within(postgres.config.timeout, version).await? {
-            Ok(row) if row.get::<_, i32>(0) == VERSION => Ok(postgres),
-            Ok(row) => Err(crate::Error::config(format!(
-                "{}: the schema `fencepost_fence` is of layout {}, and this program knows layout {VERSION}; use one version of \
-                 fencepost for all clients",
-                postgres.config.label,
-                row.get::<_, i32>(0)
-            ))
-            .into()),
-            Err(_) => postgres.migrate(&wire).await.map(|()| postgres),
+        match postgres.within(postgres.config.timeout, postgres.find(&wire)).await?? {
+            (Some(version), true) if version == VERSION => {}
+            // Its functions do the same, but for what only its owner calls; and only its owner can replace them.
+            (Some(version), false) if version == VERSION => {
+                if let Err(error) = postgres.migrate(&wire).await {
+                    tracing::warn!(%error, "an earlier fence.sql was run here; run it again");
+                }
+            }
+            (None, _) => postgres.migrate(&wire).await?,
+            (Some(version), _) => {
+                return Err(crate::Error::config(format!(
+                    "{}: the schema `fencepost_fence` is of layout {version}, and this program knows layout {VERSION}; use \
+                     one version of fencepost for all clients",
+                    postgres.config.label
+                ))
+                .into());
+            }
         }
+        Ok(postgres)
+    }
+
+    /// The version of the schema, if it is there, and whether it is of this `fence.sql` and not an earlier one, in which
+    /// `protect` did not lock the table before it looked at it.
+    async fn find(&self, wire: &Wire) -> Result<(Option<String>, bool)> {
+        if !self.config.can_trust(&wire.client, "fencepost_fence").await? {
+            return Ok((None, false));
+        }
+        let sql = "SELECT fencepost_fence.version(), (SELECT prosrc LIKE '%LOCK TABLE%' FROM pg_proc \
+                   WHERE oid = to_regprocedure('fencepost_fence.protect(regclass, name, name)'))";
+        // By the simple protocol, whose answers are text whatever the function returns.
+        let Ok(said) = wire.client.simple_query(sql).await else { return Ok((None, false)) };
+        Ok(said
+            .iter()
+            .find_map(|message| match message {
+                SimpleQueryMessage::Row(row) => {
+                    let column = |number| row.try_get(number).ok().flatten();
+                    Some((column(0).map(str::to_owned), column(1) == Some("t")))
+                }
+                _ => None,
+            })
+            .unwrap_or((None, false)))
     }
 
     async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T> {
         let done = tokio::time::timeout(limit, future).await;
-        done.map_err(|_| self.config.unavailable(format!("no answer within {limit:?}")).into())
+        done.map_err(|_| {
+            self.config.unavailable(format!("no answer within {}", crate::format_duration(limit))).into()
+        })
     }
 
     /// Makes the schema. Several may find it missing at once.
@@ -160,7 +203,7 @@ impl Postgres {
             "{}: the schema `fencepost_fence` cannot be made or used: {}; let somebody who may run `fence.sql` \
              (`fencepost::fence::postgres::MIGRATION`) and GRANT USAGE ON SCHEMA fencepost_fence",
             self.config.label,
-            error.as_db_error().map_or_else(|| error.to_string(), |refusal| refusal.message().to_owned())
+            error.as_db_error().map_or_else(|| error.to_string(), |refusal| self.config.said(refusal))
         ))
         .into())
     }
@@ -178,7 +221,7 @@ impl Postgres {
             let (config, keeper) = (self.config.clone(), self.keeper.clone());
             let open = async move {
                 let wire = Wire::open(&config, &keeper, |_| {}).await?;
-                set_up(&config, &wire.client).await?;
+                set_up(&config, &wire.client, config.timeout).await?;
                 Ok::<_, crate::Error>(wire)
             };
             let opened = self.keeper.carry_out(open).await;
@@ -204,11 +247,13 @@ impl Postgres {
         let limit = self.config.timeout * 2;
         match tokio::time::timeout(limit, wire.client.query_typed(sql, arguments)).await {
             Ok(Ok(rows)) => Ok(Ok(rows.first().and_then(|row| row.try_get(0).ok()).flatten())),
-            Ok(Err(error)) if was_refused(&error) => Err(trouble(&self.config.label, error)),
+            Ok(Err(error)) if was_refused(&error) => {
+                Err(translated(&self.config.label, Some(&self.config), error))
+            }
             Ok(Err(error)) => Ok(Err(error.to_string())),
             Err(_) => {
                 wire.close();
-                Ok(Err(format!("no answer within {limit:?}")))
+                Ok(Err(format!("no answer within {}", crate::format_duration(limit))))
             }
         }
     }

@@ -21,6 +21,10 @@ use crate::fence::named;
 ///
 /// For another isolation level, or savepoints, begin it yourself and call [`activate_with`].
 ///
+/// Whose the schema `fencepost_fence` is, is not looked at, which would take ten times as long.
+/// [`MIGRATION`](super::MIGRATION) does, and refuses a stranger's: where others may create schemas in the
+/// database, run it first, or their functions are run. The same goes for [`activate`] and its kin.
+///
 /// # Errors
 /// [`Stale`](super::Error::Stale) if a larger token was seen. [`Failed`](super::Error::Failed) for everything else, with
 /// [`Unavailable`](crate::Error::Unavailable) inside where it can be tried again. There is no transaction then.

@@ -1,0 +1,81 @@
+//! The main job, with the options that people use: several `run`s of one name at once. Every one of them runs its command, no two at
+//! a time, with growing tokens, whatever the ttl, the grace and the longest hold, on every store.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::Store;
+use fencepost_testkit::local::{Kind, Local};
+
+const TTLS: [&str; 5] = ["", "1s", "4s", "10s", "1m"];
+const GRACES: [&str; 3] = ["", "500ms", "30s"];
+const HOLDS: [&str; 2] = ["", "50s"];
+
+/// Contenders of one name.
+const AT_ONCE: usize = 4;
+
+#[test]
+fn on_files() {
+    every_combination(Kind::File, &TTLS);
+}
+
+#[test]
+fn on_redis() {
+    every_combination(Kind::Redis, &TTLS);
+}
+
+#[test]
+fn on_redlock() {
+    every_combination(Kind::Redlock5, &TTLS);
+}
+
+#[test]
+fn on_postgres() {
+    every_combination(Kind::Postgres, &TTLS);
+}
+
+#[test]
+fn on_etcd() {
+    every_combination(Kind::Etcd1, &TTLS);
+}
+
+#[test]
+fn on_zookeeper() {
+    // Its sessions live for at least twice its tick.
+    every_combination(Kind::Zookeeper1, &TTLS[2..]);
+}
+
+fn every_combination(kind: Kind, ttls: &[&str]) {
+    let local = Local::start(kind, Duration::from_secs(60));
+    let store = Store::at(local.url().to_owned());
+    if kind == Kind::Redlock5 {
+        store.succeed(&["init"]);
+    }
+    for ttl in ttls {
+        for grace in GRACES {
+            for hold in HOLDS {
+                let flags = [("--ttl", *ttl), ("--grace", grace), ("--max-hold", hold)];
+                let given = flags.into_iter().filter(|(_, value)| !value.is_empty());
+                contend(&store, &given.flat_map(|(flag, value)| [flag, value]).collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+fn contend(store: &Store, options: &[&str]) {
+    let name = ["with", &options.concat()].concat();
+    let script = format!("mkdir {name} || touch overlap; echo $FENCEPOST_TOKEN >> {name}.log; rmdir {name}");
+    let words = [&["run", &name][..], options, &["--", "sh", "-c", &script]].concat();
+    let running: Vec<_> = (0..AT_ONCE).map(|_| store.start(&words)).collect();
+    for running in running {
+        let output = running.end();
+        assert!(output.status.success(), "{options:?}: {output:?}");
+    }
+    assert!(!store.path("overlap").exists(), "{options:?}: two held the lock at once");
+    let tokens = std::fs::read_to_string(store.path(&format!("{name}.log"))).unwrap();
+    let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(tokens.len(), AT_ONCE, "{options:?}");
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{options:?}: {tokens:?}");
+}

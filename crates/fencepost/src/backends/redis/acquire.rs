@@ -1,0 +1,319 @@
+//! One attempt to acquire, from before its first byte is sent until it is a hold. Each waiting task has an
+//! entry of its own in the server's queue, one identity, and one request under way at a time.
+//!
+//! Dropped before it is a hold, an attempt undoes itself: the request that leaves the queue and gives the
+//! lock back goes over the same connection, right after what it undoes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{Answer, Client};
+use super::driver::push::PushSlot;
+use super::driver::resp::Value;
+use super::driver::session::{RuntimeSlot, Session};
+use super::hold::Held;
+use super::keys::KeySet;
+use super::ops::{self, Op, TERM, Taken};
+use super::record::{self, Record};
+use crate::backend::{Attempt, Grant, Identity, Request};
+use crate::clock::Moment;
+use crate::wait::{jittered, random};
+use crate::{FencingToken, Holder, Result};
+
+/// How long a waiter sleeps for each place in the queue before it looks again, and at most. Releases push,
+/// but the end of a lease and clients of other make do not.
+const LOOK: Duration = Duration::from_millis(250);
+const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// So many waiters look as soon as the lease in their way ends. More would be a crowd.
+const FIRST_PLACES: u32 = 8;
+
+/// The pause after a request that undoes something and was not answered. Each further one is three times as
+/// long.
+const UNDO_PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Result<Attempt> {
+    let mut acquire = Acquire::new(client, request, request.identity)?;
+    match acquire.ask(false).await? {
+        Said::Granted(grant) => Ok(Attempt::Granted(grant)),
+        Said::Busy(busy) => {
+            // The server has nothing of an attempt that does not wait.
+            acquire.session = None;
+            Ok(Attempt::Busy(Some(busy.holder)))
+        }
+        Said::Revoked => Ok(Attempt::Busy(None)),
+    }
+}
+
+pub(super) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<Grant> {
+    let mut identity = request.identity;
+    loop {
+        if let Some(grant) = Acquire::new(client, request, identity)?.wait().await? {
+            return Ok(grant);
+        }
+        identity = Identity::fresh(&request.name);
+    }
+}
+
+/// What the server said to a request for the lock.
+enum Said {
+    Granted(Grant),
+    /// Granted, and asked back, before we knew of it.
+    Revoked,
+    Busy(Busy),
+}
+
+/// Somebody else has the lock.
+struct Busy {
+    holder: Holder,
+    /// When the request was sent that this answers.
+    sent: Moment,
+    look_in: Duration,
+}
+
+impl Busy {
+    /// Whether a push may be believed. A token above that of the holder in the last answer was granted after
+    /// that answer, so after its request was sent: the pushed term counts from there. If too little of the
+    /// term is left, or the push is an old one, or the holder has no token, another look settles it.
+    fn vouches_for(&self, token: FencingToken, now: Moment) -> bool {
+        self.holder.token.is_some_and(|of_holder| token > of_holder) && now < self.sent.plus(TERM / 2)
+    }
+}
+
+/// When to look again, by the place in the queue and the milliseconds that the lock's lease has left.
+fn look_in(place: u32, ttl: i64) -> Duration {
+    let by_place = jittered(LOOK.saturating_mul(place.saturating_add(1)).min(LAST_LOOK));
+    match u64::try_from(ttl) {
+        // One millisecond more than the ttl: the key lives to the end of its last one.
+        Ok(ttl) if place < FIRST_PLACES => {
+            let apart = Duration::from_millis(5) * place;
+            by_place.min(Duration::from_millis(ttl + 1) + apart.mul_f64(random()))
+        }
+        _ => by_place,
+    }
+}
+
+struct Acquire<'a> {
+    client: &'a Arc<Client>,
+    request: &'a Request,
+    keys: Arc<KeySet>,
+    /// Kept, and with it the channel that the entry names.
+    runtime: Arc<RuntimeSlot>,
+    identity: Identity,
+    entry: Arc<str>,
+    /// `None` once it is a hold.
+    pushes: Option<PushSlot>,
+    /// The session of the last request, while the server may have anything of this attempt.
+    session: Option<Arc<Session>>,
+    /// Requests that may have reached the server.
+    sent: u32,
+    /// One of them went over a session that ended, and may arrive later than what came after it.
+    astray: bool,
+}
+
+impl<'a> Acquire<'a> {
+    fn new(client: &'a Arc<Client>, request: &'a Request, identity: Identity) -> Result<Self> {
+        let (keys, runtime) = (client.keys(&request.name)?, client.sessions.slot());
+        let entry = record::entry(identity.owner(), &runtime.channel, &request.note).into();
+        let pushes = Some(client.router.open(identity.owner(), request.signal.clone()));
+        Ok(Self {
+            client,
+            request,
+            keys,
+            runtime,
+            identity,
+            entry,
+            pushes,
+            session: None,
+            sent: 0,
+            astray: false,
+        })
+    }
+
+    /// Waits until the lock is ours; `None` if it was, and was taken back before we knew.
+    async fn wait(mut self) -> Result<Option<Grant>> {
+        loop {
+            let busy = match self.ask(true).await? {
+                Said::Granted(grant) => return Ok(Some(grant)),
+                Said::Revoked => return Ok(None),
+                Said::Busy(busy) => busy,
+            };
+            self.request.seen.note(busy.holder.clone());
+            if let Some(token) = self.push(&busy).await {
+                return self.granted(token, busy.sent, true).map(Some);
+            }
+        }
+    }
+
+    /// Asks for the lock; with `wait`, stands in the queue if it is held. A request that is repeated, because
+    /// the first one was not answered, finds the place or the lock that the first one got.
+    async fn ask(&mut self, wait: bool) -> Result<Said> {
+        let (client, ttl, entry) = (self.client, self.request.ttl, self.entry.clone());
+        let (session, sent) = (&mut self.session, &mut self.sent);
+        let op = |over: &Arc<Session>| {
+            *session = Some(over.clone());
+            *sent += 1;
+            match (wait, *sent) {
+                (false, _) => Op::Try { entry: &entry, ttl },
+                (true, 1) => Op::Wait { entry: &entry, ttl },
+                (true, _) => Op::Again { entry: &entry, ttl },
+            }
+        };
+        let answer = client.send(&self.keys, client.timeout().min(ttl), op).await?;
+        self.astray |= answer.repeated;
+        self.read(answer).await
+    }
+
+    async fn read(&mut self, Answer { reply, sent, .. }: Answer) -> Result<Said> {
+        let name = &self.request.name;
+        if let Value::Error(text) = &reply {
+            if text.contains("WRONGTYPE") && self.client.is_of_another_type(&self.keys).await {
+                let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, -1));
+                return Ok(Said::Busy(Busy { holder, sent, look_in }));
+            }
+            if self.sent == 1 {
+                // Nothing was done, so there is nothing to undo.
+                self.session = None;
+            }
+            return Err(self.client.refusal(&self.keys, text).await);
+        }
+        let (value, ttl, place) = match Taken::read(reply).ok_or_else(|| self.client.unreadable())? {
+            Taken::Granted(token) => return self.granted(token, sent, false).map(Said::Granted),
+            Taken::Held { value, ttl, place } => (String::from_utf8_lossy(&value).into_owned(), ttl, place),
+        };
+        if Record::parse(&value).is_some_and(|record| record.owner == self.identity.owner()) {
+            return Ok(Said::Revoked);
+        }
+        let (holder, look_in) = (record::holder(name, &value, ttl), look_in(place.unwrap_or(0), ttl));
+        Ok(Said::Busy(Busy { holder, sent, look_in }))
+    }
+
+    /// Waits for a push that can be believed. `None` when it is time to look again.
+    async fn push(&self, busy: &Busy) -> Option<FencingToken> {
+        let (Some(pushes), Some(session)) = (&self.pushes, &self.session) else { return None };
+        tokio::select! {
+            biased;
+            // What comes over a later one says nothing about an answer of this one.
+            () = session.ended() => None,
+            token = pushes.grant() => {
+                Some(token).filter(|token| busy.vouches_for(*token, self.client.clock.now()))
+            }
+            () = tokio::time::sleep(busy.look_in) => None,
+        }
+    }
+
+    /// The lock is ours: hands everything over to a hold.
+    fn granted(&mut self, token: FencingToken, sent: Moment, pushed: bool) -> Result<Grant> {
+        let Some(pushes) = self.pushes.take() else { return Err(self.client.unreadable()) };
+        self.session = None;
+        let hold = Held {
+            client: self.client.clone(),
+            keys: self.keys.clone(),
+            owner: self.identity.owner(),
+            token,
+            giving: Default::default(),
+            _pushes: pushes,
+            _runtime: self.runtime.clone(),
+        };
+        let term = Some(if pushed { TERM } else { self.request.ttl });
+        Ok(Grant { identity: self.identity, token, sent, term, pushed, hold: Arc::new(hold) })
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        let (Some(session), Some(pushes)) = (self.session.take(), self.pushes.take()) else { return };
+        let client = self.client;
+        let leave = session.send(&Op::Leave { entry: &self.entry }.on(&self.keys), client.clock.now());
+        let astray = self.astray;
+        let undo = Undo {
+            client: client.clone(),
+            keys: self.keys.clone(),
+            entry: self.entry.clone(),
+            pushes,
+            _runtime: self.runtime.clone(),
+            ttl: self.request.ttl,
+            single: self.sent == 1,
+        };
+        client.errands.spawn(&client.keeper, async move {
+            if let Ok(reply) = leave
+                && let Ok(Ok(Value::Int(_))) = tokio::time::timeout(undo.client.timeout(), reply).await
+                && !astray
+            {
+                // It came after all that it undoes.
+                return;
+            }
+            undo.insist().await;
+        });
+    }
+}
+
+/// An attempt that was given up over a session that has ended, or is stuck.
+struct Undo {
+    client: Arc<Client>,
+    keys: Arc<KeySet>,
+    entry: Arc<str>,
+    pushes: PushSlot,
+    _runtime: Arc<RuntimeSlot>,
+    ttl: Duration,
+    /// Only one request of it may have reached the server.
+    single: bool,
+}
+
+impl Undo {
+    /// Leaves the queue and gives the lock back, again and again until the ttl has passed: what was sent may
+    /// still arrive. If that is a single request, to have undone it settles it.
+    async fn insist(self) {
+        let give_up = self.client.clock.now().plus(self.ttl);
+        let mut pause = UNDO_PAUSE;
+        while self.client.clock.now() < give_up {
+            let leave = Op::Leave { entry: &self.entry };
+            let answer = self.client.run(&self.keys, leave, self.client.timeout()).await;
+            let undone = answer.is_ok_and(|answer| ops::given(&answer.reply) == Some(true));
+            if undone && self.single {
+                return;
+            }
+            tokio::select! {
+                // It has arrived, and was served.
+                _ = self.pushes.grant() => {}
+                () = tokio::time::sleep(pause) => pause *= 3,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Name;
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn the_first_look_when_the_lease_ends_and_the_others_the_later_the_further_back() {
+        for _ in 0..100 {
+            assert!((ms(125)..=ms(250)).contains(&look_in(0, -1)));
+            assert!((ms(11)..=ms(11)).contains(&look_in(0, 10)));
+            assert!((ms(11)..=ms(46)).contains(&look_in(7, 10)));
+            assert!((ms(1000)..=ms(2000)).contains(&look_in(7, 60_000)));
+            assert!((ms(1125)..=ms(2250)).contains(&look_in(8, 10)), "not a crowd at the end of a lease");
+            assert!((ms(2500)..=ms(5000)).contains(&look_in(1000, 10)));
+            assert!(look_in(u32::MAX, i64::MAX) <= ms(5000));
+        }
+    }
+
+    #[test]
+    fn a_push_is_believed_only_after_a_fresh_answer_with_a_smaller_token() {
+        let (sent, token) = (Moment::at(ms(10_000)), |number| FencingToken::new(number).unwrap());
+        let mut holder = Holder::unknown(Name::new("a").unwrap());
+        holder.token = Some(token(7));
+        let busy = |holder: &Holder| Busy { holder: holder.clone(), sent, look_in: ms(250) };
+        assert!(busy(&holder).vouches_for(token(8), sent.plus(ms(499))));
+        assert!(!busy(&holder).vouches_for(token(8), sent.plus(ms(500))), "too old an answer");
+        assert!(!busy(&holder).vouches_for(token(7), sent), "of a grant before that answer");
+        holder.token = None;
+        assert!(!busy(&holder).vouches_for(token(8), sent), "a foreign holder has no token");
+    }
+}

@@ -1,0 +1,134 @@
+//! What the server pushes to this process: grants for waiters, and revocations for holders. Everything that
+//! arrives here is a hint; whoever acts on it decides what it is worth.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::resp::Value;
+use crate::backend::{Signal, lock};
+use crate::{FencingToken, Loss, Owner};
+
+/// Who can be told something, by owner.
+#[derive(Debug, Default)]
+pub(in crate::backends) struct PushRouter(Mutex<HashMap<Owner, Arc<Content>>>);
+
+#[derive(Debug)]
+struct Content {
+    signal: Arc<Signal>,
+    token: Mutex<Option<FencingToken>>,
+    arrived: Notify,
+}
+
+impl PushRouter {
+    /// Opens a slot for one owner, for as long as the returned value lives.
+    pub(in crate::backends) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<Signal>) -> PushSlot {
+        let content = Arc::new(Content { signal, token: Mutex::default(), arrived: Notify::new() });
+        lock(&self.0).insert(owner, content.clone());
+        PushSlot { router: self.clone(), owner, content }
+    }
+
+    /// Takes in a push: `message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON" | "free OWNER "`.
+    pub(in crate::backends) fn deliver(&self, push: &[Value]) {
+        let [kind, _, message] = push else { return };
+        if kind.as_text() != Some("message") {
+            return;
+        }
+        let mut words = message.as_text().unwrap_or_default().splitn(3, ' ');
+        let (Some(what), Some(owner), Some(rest)) = (words.next(), words.next(), words.next()) else {
+            return;
+        };
+        let Ok(owner) = owner.parse::<Owner>() else { return };
+        let Some(content) = lock(&self.0).get(&owner).cloned() else { return };
+        match what {
+            "granted" => {
+                *lock(&content.token) = rest.parse().ok().and_then(FencingToken::new);
+                content.arrived.notify_one();
+            }
+            "free" => content.arrived.notify_one(),
+            "revoked" => content.signal.raise(Loss::ForceReleased { reason: rest.to_owned() }),
+            _ => {}
+        }
+    }
+}
+
+/// Where pushes for one owner arrive.
+#[derive(Debug)]
+pub(in crate::backends) struct PushSlot {
+    router: Arc<PushRouter>,
+    owner: Owner,
+    content: Arc<Content>,
+}
+
+impl PushSlot {
+    /// Waits for a message that the lock may be free.
+    pub(in crate::backends) async fn hint(&self) {
+        self.content.arrived.notified().await;
+    }
+
+    /// Waits for a grant, and returns its token.
+    pub(in crate::backends) async fn grant(&self) -> FencingToken {
+        loop {
+            self.content.arrived.notified().await;
+            if let Some(token) = lock(&self.content.token).take() {
+                return token;
+            }
+        }
+    }
+}
+
+impl Drop for PushSlot {
+    fn drop(&mut self) {
+        // The owner may have another slot by now.
+        let mut slots = lock(&self.router.0);
+        if slots.get(&self.owner).is_some_and(|content| Arc::ptr_eq(content, &self.content)) {
+            slots.remove(&self.owner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn push(message: &str) -> Vec<Value> {
+        ["message", "channel", message].map(|text| Value::Text(text.into())).to_vec()
+    }
+
+    #[tokio::test]
+    async fn pushes_reach_their_owner_and_nobody_else() {
+        let router = Arc::<PushRouter>::default();
+        let (one, two) = (Owner::fresh(), Owner::fresh());
+        let signals = [Arc::<Signal>::default(), Arc::default()];
+        let first = router.open(one, signals[0].clone());
+        let second = router.open(two, signals[1].clone());
+        router.deliver(&push(&format!("granted {one} 42")));
+        router.deliver(&push(&format!("revoked {two} stuck since noon")));
+        assert_eq!(first.grant().await.get(), 42);
+        assert!(signals[0].loss().is_none());
+        assert_eq!(signals[1].loss(), Some(&Loss::ForceReleased { reason: "stuck since noon".into() }));
+        drop(first);
+        for odd in [format!("granted {one} 43"), format!("granted {two}"), "x y z".into(), String::new()] {
+            router.deliver(&push(&odd));
+        }
+        assert!(lock(&second.content.token).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_it_panic_or_grants_what_is_another_owners(
+            what in "(granted|revoked|free|[a-z]{0,4})",
+            rest in ".{0,40}",
+        ) {
+            let router = Arc::<PushRouter>::default();
+            let signal = Arc::<Signal>::default();
+            let slot = router.open(Owner::fresh(), signal.clone());
+            router.deliver(&push(&format!("{what} {rest}")));
+            router.deliver(&push(&format!("{what} {} {rest}", Owner::fresh())));
+            router.deliver(&push(&rest));
+            prop_assert!(signal.loss().is_none() && lock(&slot.content.token).is_none());
+        }
+    }
+}

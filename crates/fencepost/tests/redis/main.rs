@@ -1,0 +1,15 @@
+//! The Redis store, on real servers.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "redis")]
+
+mod errors;
+mod failover;
+mod operator;
+mod regressions;
+mod stage;
+mod store;
+mod storm;
+mod tokens;
+mod undo;
+mod waiters;

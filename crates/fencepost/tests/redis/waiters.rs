@@ -1,0 +1,152 @@
+//! Waiters that do not react: blocked, not polled, stopped, dead. They cost the others about a second, once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fencepost::Locks;
+use fencepost_testkit::redis::Server;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::stage::{bounded, connect, ms, poll_once, queue_length, queues, secs};
+
+/// A second for each group that does not react, and some for a busy machine. It was five to ten before.
+const SOON: Duration = Duration::from_secs(3);
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn a_runtime_that_blocks_keeps_the_lock_from_nobody_else() {
+    let server = Server::start();
+    let [holding, blocked, healthy] = [(); 3].map(|()| runtime());
+    let locks = blocked.block_on(connect(&server));
+    let other = holding.block_on(connect(&server));
+    let held = holding.block_on(other.lock("a").acquire()).unwrap();
+    // Several of them: they do not cost a second each.
+    for place in 1..=4 {
+        let lock = locks.lock("a");
+        blocked.spawn(async move { lock.acquire().await.map(drop) });
+        holding.block_on(queues(&server, "a", place));
+    }
+    let (entered, started) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    blocked.spawn(async move {
+        entered.send(()).unwrap();
+        let _ = ended.recv();
+    });
+    started.recv().unwrap();
+    let waiter = healthy.spawn({
+        let lock = locks.lock("a");
+        async move { lock.acquire().await.map(|guard| (Instant::now(), drop(guard)).0) }
+    });
+    holding.block_on(queues(&server, "a", 5));
+    let released = Instant::now();
+    holding.block_on(held.release()).unwrap();
+    let served = holding.block_on(bounded("the healthy one is served", waiter)).unwrap().unwrap();
+    drop(end);
+    assert!(served - released < SOON, "{:?}", served - released);
+}
+
+#[tokio::test]
+async fn a_waiter_that_nobody_polls_keeps_the_lock_from_nobody_else() {
+    let server = Server::start();
+    let (locks, other) = (connect(&server).await, connect(&server).await);
+    let held = locks.lock("a").acquire().await.unwrap();
+    let lazy = locks.lock("a").ttl(secs(60));
+    let mut lazy = Box::pin(lazy.acquire());
+    while queue_length(&server, "a") == 0 {
+        poll_once(&mut lazy).await;
+        tokio::time::sleep(ms(1)).await;
+    }
+    let waiters = [&locks, &other].map(|locks| {
+        let lock = locks.lock("a").ttl(secs(60));
+        tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
+    });
+    queues(&server, "a", 3).await;
+    let released = Instant::now();
+    held.release().await.unwrap();
+    for waiter in waiters {
+        bounded("the others are served", waiter).await.unwrap();
+    }
+    assert!(released.elapsed() < SOON, "{:?}", released.elapsed());
+    drop(lazy);
+}
+
+/// Somebody who listens to all channels, such as a monitor, does not make the dead look alive.
+#[tokio::test]
+async fn waiters_that_died_cost_nothing_though_somebody_listens_to_everything() {
+    let server = Arc::new(Server::start());
+    let mut monitor = std::process::Command::new("redis-cli")
+        .args(["-p", &server.addr().port().to_string(), "PSUBSCRIBE", "*"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    crate::stage::until("it listens", async || server.cli(&["PUBSUB", "NUMPAT"]) == "1").await;
+    let held = connect(&server).await.lock("a").ttl(secs(60)).acquire().await.unwrap();
+    // Entries of processes that are gone.
+    let dead = |number: u64| {
+        format!(
+            "{:08}-0000-7000-8000-{number:012} {number:016x} {{\"host\":\"h\",\"pid\":1,\"since\":1}}",
+            number
+        )
+    };
+    for number in 0..10 {
+        server.cli(&["RPUSH", "{lock:a}:waiting", &dead(number)]);
+    }
+    let waiter = tokio::spawn({
+        let lock = connect(&server).await.lock("a");
+        async move { lock.acquire().await.map(|guard| (Instant::now(), drop(guard)).0) }
+    });
+    queues(&server, "a", 11).await;
+    let released = Instant::now();
+    held.release().await.unwrap();
+    let served = bounded("the live one is served", waiter).await.unwrap().unwrap();
+    monitor.kill().unwrap();
+    monitor.wait().unwrap();
+    // Eight milliseconds; ten seconds when each of the dead had its turn.
+    assert!(served - released < SOON, "{:?}", served - released);
+}
+
+/// A waiter looks the later the further back it stands.
+#[tokio::test]
+async fn a_long_queue_asks_little() {
+    let server = Server::start();
+    let (holder, locks) = (connect(&server).await, connect(&server).await);
+    let held = holder.lock("a").ttl(secs(60)).renew(false).acquire().await.unwrap();
+    let waiters: Vec<_> = (0..200)
+        .map(|_| {
+            let lock = locks.lock("a");
+            tokio::spawn(async move { lock.acquire().await.map(drop) })
+        })
+        .collect();
+    queues(&server, "a", 200).await;
+    let looks = || -> u64 {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_lpos:")).unwrap_or_default();
+        line.split(['=', ',']).nth(1).map_or(0, |count| count.parse().unwrap())
+    };
+    let before = looks();
+    tokio::time::sleep(secs(2)).await;
+    let count = looks() - before;
+    // About 60 a second; 200 waiters that look every 0.35 to 0.7 seconds make 400.
+    assert!(count < 400, "{count} looks in two seconds");
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn names_with_braces_form_a_hash_tag_or_are_refused() {
+    let server = Server::start();
+    let locks: Locks = connect(&server).await;
+    for odd in ["a}b", "{}a", "}{"] {
+        let error = locks.lock(odd).try_acquire().await.unwrap_err();
+        assert!(matches!(error, fencepost::Error::Invalid { .. }), "{error:?}");
+        assert!(locks.force_release(odd, "why").await.is_err());
+    }
+    let guard = locks.lock("a{b}c").acquire().await.unwrap();
+    assert_eq!(server.keys_like("{b}:*"), ["{b}:lock:a%7Bb%7Dc:fence"]);
+    guard.release().await.unwrap();
+    assert!(server.keys_like("lock:*").is_empty());
+}

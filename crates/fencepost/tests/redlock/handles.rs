@@ -1,0 +1,384 @@
+//! Detached locks on several nodes: some of which have lost them, do not answer, or give them to somebody else first.
+
+use std::time::Duration;
+
+use fencepost::{Error, ForceRelease, Guard, Handle, Locks, Loss};
+use fencepost_testkit::Proxy;
+use fencepost_testkit::redis::{Fleet, Server};
+
+use crate::stage::{
+    CALM, LONG, connect, counter, declared, holds, is_clear, patient, reads, take, until, use_once,
+};
+
+async fn detached(fleet: &Fleet, locks: &Locks) -> Handle {
+    let guard = take(locks).await;
+    until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    guard.detach().await.unwrap()
+}
+
+/// Whether a node has the lock under the owner of this handle.
+fn is_of(node: &Server, handle: &Handle) -> bool {
+    node.cli(&["GET", "lock:a"]).starts_with(&handle.owner().to_string())
+}
+
+fn lost<T>(result: Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Lost { .. }))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_attach_at_once_one_has_it_and_the_other_leaves_nothing() {
+    let fleet = declared(5, CALM).await;
+    let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    for _ in 0..10 {
+        let handle = detached(&fleet, &locks).await;
+        let (one, two) = (patient(&locks, "a"), patient(&others, "a"));
+        let (one, two) = tokio::join!(one.attach(&handle), two.attach(&handle));
+        let (winner, loser) = if one.is_ok() { (one, two) } else { (two, one) };
+        let winner = winner.unwrap();
+        assert!(lost(loser));
+        assert_eq!(winner.token(), handle.token());
+        winner.extend().await.unwrap();
+        winner.release().await.unwrap();
+        is_clear(&fleet).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_two_that_attach_share_the_nodes_out_the_lock_is_still_the_handles() {
+    let mut fleet = declared(5, CALM).await;
+    let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    fleet[4].kill();
+    for _ in 0..10 {
+        let guard = take(&locks).await;
+        let handle = guard.detach().await.unwrap();
+        let (one, two) = (patient(&locks, "a"), patient(&others, "a"));
+        let (one, two) = tokio::join!(one.attach(&handle), two.attach(&handle));
+        let guard = match (one, two) {
+            (Ok(_), Ok(_)) => panic!("both hold it"),
+            (Ok(guard), Err(_)) | (Err(_), Ok(guard)) => guard,
+            (Err(_), Err(_)) => {
+                until("both have put back what they had", async || {
+                    fleet.iter().take(4).filter(|node| is_of(node, &handle)).count() >= 3
+                })
+                .await;
+                patient(&locks, "a").attach(&handle).await.unwrap()
+            }
+        };
+        assert_eq!(guard.token(), handle.token());
+        guard.extend().await.unwrap();
+        guard.release().await.unwrap();
+        fleet.iter().take(4).filter(|node| is_of(node, &handle)).for_each(|node| {
+            node.cli(&["DEL", "lock:a"]);
+        });
+    }
+}
+
+/// Two ways to the same nodes.
+const NAMED: &str = "max_ttl=20m&deployment=both";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attach_that_is_dropped_or_hears_nothing_puts_back_what_it_moved() {
+    let fleet = declared(3, NAMED).await;
+    let locks = connect(&fleet, NAMED).await;
+    let handle = detached(&fleet, &locks).await;
+    for dropped in [true, false] {
+        let proxies = fleet.proxies();
+        let url = fleet.url_through(&proxies, &format!("{NAMED}&timeout=5s"));
+        let far = Locks::connect(&url).await.unwrap();
+        far.check().await.unwrap();
+        proxies.iter().for_each(|proxy| proxy.delay(Duration::from_secs(1)));
+        let before: Vec<u64> = fleet.iter().map(reads).collect();
+        let attaching = tokio::spawn({
+            let (lock, handle) = (patient(&far, "a"), handle.clone());
+            async move { lock.attach(&handle).await }
+        });
+        until("it has looked", async || {
+            fleet.iter().zip(&before).all(|(node, before)| reads(node) > *before)
+        })
+        .await;
+        // But for what the nodes have said by now.
+        proxies.iter().for_each(Proxy::hold_answers);
+        if dropped {
+            until("a node has moved it", async || fleet.iter().any(|node| !is_of(node, &handle))).await;
+            attaching.abort();
+            assert!(attaching.await.is_err());
+        } else {
+            let error = attaching.await.unwrap().expect_err("its answers are lost");
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        }
+        proxies.iter().for_each(Proxy::pass);
+        until("all is put back", async || fleet.iter().all(|node| is_of(node, &handle))).await;
+    }
+    locks.extend(&handle, LONG).await.unwrap();
+    locks.attach(&handle).await.unwrap().release().await.unwrap();
+    is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_minority_has_lost_is_renewed_and_taken_over() {
+    let mut fleet = declared(5, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let handle = detached(&fleet, &locks).await;
+    fleet[0].kill();
+    fleet[1].cli(&["DEL", "lock:a", "{lock:a}:fence"]);
+    // If the node that has lost it is not the slowest.
+    until("it is made anew", async || {
+        locks.extend(&handle, LONG).await.unwrap();
+        is_of(&fleet[1], &handle)
+    })
+    .await;
+    fleet[2].cli(&["DEL", "lock:a", "{lock:a}:fence"]);
+    let guard = patient(&locks, "a").attach(&handle).await.unwrap();
+    assert_eq!(guard.token(), handle.token());
+    guard.extend().await.unwrap();
+    let owner = guard.owner().to_string();
+    until("all that live have it", async || {
+        fleet.iter().skip(1).all(|node| {
+            node.cli(&["GET", "lock:a"]).starts_with(&owner) && counter(node) == handle.token().get()
+        })
+    })
+    .await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_majority_has_lost_is_lost_and_nothing_is_written() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let handle = detached(&fleet, &locks).await;
+    for node in [0, 1] {
+        fleet[node].cli(&["DEL", "lock:a"]);
+    }
+    let calls: Vec<u64> = fleet.iter().map(Server::evalsha_calls).collect();
+    for why in [
+        locks.extend(&handle, LONG).await.unwrap_err(),
+        locks.release(&handle).await.unwrap_err(),
+        locks.attach(&handle).await.unwrap_err(),
+    ] {
+        assert!(matches!(why, Error::Lost { why: Loss::Expired | Loss::Taken, .. }), "{why:?}");
+    }
+    assert_eq!(fleet.iter().map(Server::evalsha_calls).collect::<Vec<_>>(), calls);
+}
+
+/// Whoever gives a lock back by its handle must find all of it, so nothing may follow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_node_does_not_bring_a_detached_lock_back() {
+    let fleet = declared(3, NAMED).await;
+    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let far = Locks::connect(&fleet.url_through(&proxies, NAMED)).await.unwrap();
+    far.check().await.unwrap();
+    let guard = take(&far).await;
+    until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    fleet[2].cli(&["DEL", "lock:a"]);
+    // Its answer, that it has nothing, comes after the lock was given back.
+    proxies[2].hold_answers();
+    let handle = guard.detach().await.unwrap();
+    locks.release(&handle).await.unwrap();
+    is_clear(&fleet).await;
+    let calls = fleet[2].evalsha_calls();
+    proxies[2].pass();
+    let again = take(&far).await;
+    again.release().await.unwrap();
+    until("all was asked", async || fleet[2].evalsha_calls() >= calls + 2).await;
+    is_clear(&fleet).await;
+}
+
+/// The same handle with another token.
+fn forged(handle: &Handle, token: u64) -> Handle {
+    let text = handle.to_string();
+    format!("{token}.{}", text.split_once('.').unwrap().1).parse().unwrap()
+}
+
+/// A lock that the last node has granted too late to matter, with a counter that is five more.
+async fn granted_late(fleet: &Fleet, locks: &Locks) -> Guard {
+    use_once(locks).await;
+    is_clear(fleet).await;
+    let ahead = counter(&fleet[0]) + 5;
+    fleet[2].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
+    fleet[2].pause();
+    let guard = take(locks).await;
+    fleet[2].resume();
+    until("the last one has it, too", async || holds(&fleet[2], "a")).await;
+    let counters: Vec<u64> = fleet.iter().map(counter).collect();
+    let token = guard.token().get();
+    assert_eq!(counters, [token, token, token + 5]);
+    guard
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_granted_too_late_and_with_more_counts_for_a_handle() {
+    let mut fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let guard = granted_late(&fleet, &locks).await;
+    let token = guard.token();
+    let handle = guard.detach().await.unwrap();
+    fleet[1].kill();
+    let counters = [counter(&fleet[0]), counter(&fleet[2])];
+    assert_eq!(counters, [token.get(), token.get() + 5]);
+    assert_eq!(locks.show("a").await.unwrap().unwrap().token, Some(token));
+    for wrong in [token.get() + 5, token.get() + 1, token.get() - 1, (1 << 53) - 2] {
+        let forged = forged(&handle, wrong);
+        locks.extend(&forged, LONG).await.unwrap_err();
+        locks.attach(&forged).await.unwrap_err();
+        locks.release(&forged).await.unwrap_err();
+    }
+    assert_eq!([counter(&fleet[0]), counter(&fleet[2])], counters);
+    assert!(is_of(&fleet[0], &handle) && is_of(&fleet[2], &handle));
+    locks.extend(&handle, LONG).await.unwrap();
+    let guard = patient(&locks, "a").attach(&handle).await.unwrap();
+    guard.extend().await.unwrap();
+    assert_eq!(guard.token(), token);
+    locks.release(&guard.detach().await.unwrap()).await.unwrap();
+    until("it is free", async || !holds(&fleet[0], "a") && !holds(&fleet[2], "a")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_node_granted_too_late_is_asked_back_from_its_handle() {
+    let mut fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, CALM).await;
+    let handle = granted_late(&fleet, &locks).await.detach().await.unwrap();
+    fleet[1].kill();
+    let how = ForceRelease::ask("host is being drained").if_token(handle.token());
+    let revoked = locks.force_release("a", how).await.unwrap().unwrap();
+    assert_eq!(revoked.holder.token, Some(handle.token()));
+    assert!(revoked.token.get() > handle.token().get() + 5);
+    let why = locks.extend(&handle, LONG).await.unwrap_err();
+    assert!(matches!(why, Error::Lost { why: Loss::ForceReleased { .. }, .. }), "{why:?}");
+    locks.release(&handle).await.unwrap();
+    until("it is free", async || !holds(&fleet[0], "a") && !holds(&fleet[2], "a")).await;
+}
+
+/// Something done by a handle through proxies, which has looked and whose next requests are held back.
+async fn about_to<T: Send + 'static>(
+    fleet: &Fleet,
+    proxies: &[Proxy],
+    work: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    let before: Vec<u64> = fleet.iter().map(reads).collect();
+    proxies.iter().for_each(Proxy::hold_answers);
+    let task = tokio::spawn(work);
+    until("it has looked", async || fleet.iter().zip(&before).all(|(node, before)| reads(node) > *before))
+        .await;
+    proxies.iter().for_each(Proxy::hold_requests);
+    task
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attach_that_loses_to_a_release_does_not_bring_the_lock_back() {
+    let fleet = declared(3, NAMED).await;
+    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let far = Locks::connect(&fleet.url_through(&proxies, &format!("{NAMED}&timeout=10s"))).await.unwrap();
+    far.check().await.unwrap();
+    let handle = detached(&fleet, &locks).await;
+    let (lock, again) = (patient(&far, "a"), handle.clone());
+    let attaching = about_to(&fleet, &proxies, async move { lock.attach(&again).await }).await;
+    proxies[0].pass();
+    until("a node has moved it", async || !is_of(&fleet[0], &handle)).await;
+    locks.release(&handle).await.unwrap();
+    proxies.iter().for_each(Proxy::pass);
+    let error = attaching.await.unwrap().expect_err("it was released");
+    assert!(matches!(error, Error::Lost { why: Loss::Expired, .. }), "{error:?}");
+    is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_that_loses_to_a_release_does_not_bring_the_lock_back() {
+    let fleet = declared(3, NAMED).await;
+    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let far = Locks::connect(&fleet.url_through(&proxies, &format!("{NAMED}&timeout=10s"))).await.unwrap();
+    far.check().await.unwrap();
+    let handle = detached(&fleet, &locks).await;
+    fleet[2].cli(&["DEL", "lock:a"]);
+    let (again, calls) = (handle.clone(), fleet[2].evalsha_calls());
+    let extending = about_to(&fleet, &proxies, async move { far.extend(&again, LONG).await }).await;
+    proxies[2].pass();
+    until("a node has nothing to extend", async || fleet[2].evalsha_calls() > calls).await;
+    proxies[2].hold_requests();
+    let held_back = proxies[2].harm();
+    proxies[..2].iter().for_each(Proxy::pass);
+    until("it is to be made anew there", async || proxies[2].harm() > held_back).await;
+    locks.release(&handle).await.unwrap();
+    proxies[2].pass();
+    let error = extending.await.unwrap().expect_err("it was released");
+    assert!(matches!(error, Error::Lost { why: Loss::Expired, .. }), "{error:?}");
+    is_clear(&fleet).await;
+}
+
+/// Lets some others have a node each, as if they were taking the lock over, and puts that back after another
+/// look.
+async fn in_turn(fleet: &Fleet, handle: &Handle, go: impl FnOnce()) {
+    let ours = fleet[2].cli(&["GET", "lock:a"]);
+    assert!(ours.starts_with(&handle.owner().to_string()));
+    for (node, other) in [(0, "one"), (1, "another")] {
+        fleet[node].cli(&["SET", "lock:a", other, "KEEPTTL"]);
+    }
+    let before = reads(&fleet[2]);
+    go();
+    until("it has looked again", async || reads(&fleet[2]) > before).await;
+    for node in [0, 1] {
+        fleet[node].cli(&["SET", "lock:a", &ours, "KEEPTTL"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_nobody_took_over_is_not_called_taken() {
+    let fleet = declared(3, NAMED).await;
+    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let far = Locks::connect(&fleet.url_through(&proxies, &format!("{NAMED}&timeout=10s"))).await.unwrap();
+    far.check().await.unwrap();
+    // Others come between the look and what follows it.
+    let handle = detached(&fleet, &locks).await;
+    let (lock, again) = (patient(&far, "a"), handle.clone());
+    let attaching = about_to(&fleet, &proxies, async move { lock.attach(&again).await }).await;
+    in_turn(&fleet, &handle, || proxies.iter().for_each(Proxy::pass)).await;
+    let handle = attaching.await.unwrap().unwrap().detach().await.unwrap();
+    // Others were there before the first look.
+    let (extend, release) = (far.clone(), far.clone());
+    let mut task = None;
+    in_turn(&fleet, &handle, || {
+        let handle = handle.clone();
+        task = Some(tokio::spawn(async move { extend.extend(&handle, LONG).await }));
+    })
+    .await;
+    task.take().unwrap().await.unwrap().unwrap();
+    in_turn(&fleet, &handle, || {
+        let handle = handle.clone();
+        task = Some(tokio::spawn(async move { release.release(&handle).await }));
+    })
+    .await;
+    task.take().unwrap().await.unwrap().unwrap();
+    is_clear(&fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_of_which_others_keep_a_node_each_may_be_anybodys() {
+    let fleet = declared(3, CALM).await;
+    let locks = connect(&fleet, &format!("{CALM}&timeout=200ms")).await;
+    let handle = detached(&fleet, &locks).await;
+    for (node, other) in [(0, "one"), (1, "another")] {
+        fleet[node].cli(&["SET", "lock:a", other, "KEEPTTL"]);
+    }
+    let error = locks.attach(&handle).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let error = locks.release(&handle).await.unwrap_err();
+    assert!(matches!(error, Error::Uncertain { .. }), "{error:?}");
+    assert!(is_of(&fleet[2], &handle));
+    fleet[1].cli(&["SET", "lock:a", "one", "KEEPTTL"]);
+    let error = locks.attach(&handle).await.unwrap_err();
+    assert!(matches!(error, Error::Lost { why: Loss::Taken, .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_that_name_no_ttl_have_one_that_the_deployment_allows() {
+    let fleet = declared(3, "max_ttl=5s").await;
+    let locks = Locks::connect(&fleet.url_with("max_ttl=5s")).await.unwrap();
+    assert_eq!(locks.default_ttl(), Duration::from_secs(5));
+    let handle = locks.lock("a").acquire().await.unwrap().detach().await.unwrap();
+    locks.extend(&handle, locks.default_ttl()).await.unwrap();
+    locks.release(&handle).await.unwrap();
+    is_clear(&fleet).await;
+    // To give a lock back takes no longer lease than it has.
+    let handle = locks.lock("a").ttl(Duration::from_secs(1)).acquire().await.unwrap().detach().await.unwrap();
+    locks.release(&handle).await.unwrap();
+    is_clear(&fleet).await;
+}
