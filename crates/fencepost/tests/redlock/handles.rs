@@ -13,7 +13,14 @@ use crate::stage::{
 async fn detached(fleet: &Fleet, locks: &Locks) -> Handle {
     let guard = take(locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
-    guard.detach().await.unwrap()
+    let calls: Vec<u64> = fleet.iter().map(Server::evalsha_calls).collect();
+    let handle = guard.detach().await.unwrap();
+    // A majority is enough for `detach`: its request to the other nodes may still be on the way.
+    until("all nodes have been told", async || {
+        fleet.iter().zip(&calls).all(|(node, before)| node.evalsha_calls() > *before)
+    })
+    .await;
+    handle
 }
 
 /// Whether a node has the lock under the owner of this handle.
