@@ -167,7 +167,13 @@ impl Hold for FlockHold {
             written.map_err(|error| self.shared.failed(&place::file_name(&self.name), "write", error))?;
         }
         // With the flock: it is given back if this fails, or is not waited for.
-        self.shared.sync(&self.name).await?;
+        if let Err(error) = self.shared.sync(&self.name).await {
+            // Nobody gets a handle, so the lock must not outlive this process.
+            if *lock(&self.held) {
+                let _ = self.file.write(&self.record(State::Held));
+            }
+            return Err(error);
+        }
         *lock(&self.held) = false;
         self.file.unlock();
         Ok(Renewal::Renewed { sent, term: Some(term) })
