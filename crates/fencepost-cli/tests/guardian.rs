@@ -1,10 +1,12 @@
 //! `run`, when things go wrong: the command's process group never outlives the lock.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
-use common::{Store, assert_fails, code, is_alive, text};
+use common::{Running, Store, assert_fails, code, is_alive, state, text};
 use fencepost_testkit::eventually;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A command with a child in the background; both ignore TERM, and say who they and their guardian are.
 const STUBBORN: &str = "trap '' TERM; sh -c 'echo $$ > grandchild; while :; do sleep 0.01; done' & \
@@ -32,7 +34,7 @@ fn killing_the_wrapper_ends_the_group_before_the_next_one_starts_on_files() {
 #[test]
 fn killing_the_wrapper_frees_the_lock_when_its_lease_ends_on_redis() {
     let store = Store::redis();
-    let holder = store.start(&["run", "--ttl", "4s", "job", "--", "sh", "-c", STUBBORN]);
+    let holder = store.start(&["run", "--ttl", "8s", "job", "--", "sh", "-c", STUBBORN]);
     let group = [store.pid("child"), store.pid("grandchild")];
     holder.signal(Signal::KILL);
     holder.end();
@@ -44,7 +46,7 @@ fn killing_the_wrapper_frees_the_lock_when_its_lease_ends_on_redis() {
 #[test]
 fn a_wrapper_that_stalls_past_its_lease_loses_the_command_first_and_exits_70() {
     let store = Store::redis();
-    let holder = store.start(&["run", "--ttl", "4s", "job", "--", "sh", "-c", STUBBORN]);
+    let holder = store.start(&["run", "--ttl", "8s", "job", "--", "sh", "-c", STUBBORN]);
     let group = [store.pid("child"), store.pid("grandchild")];
     holder.signal(Signal::STOP);
     assert_eq!(code(&store.output(&["run", "job", "--", "sh", "-c", SUCCESSOR])), 0);
@@ -57,7 +59,7 @@ fn a_wrapper_that_stalls_past_its_lease_loses_the_command_first_and_exits_70() {
 #[test]
 fn a_store_that_stops_answering_ends_the_command_within_the_lease() {
     let store = Store::redis();
-    let holder = store.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", STUBBORN]);
+    let holder = store.start(&["run", "--ttl", "4s", "job", "--", "sh", "-c", STUBBORN]);
     let group = [store.pid("child"), store.pid("grandchild")];
     store.server.as_ref().unwrap().pause();
     let output = holder.end();
@@ -120,26 +122,78 @@ fn killing_all_that_is_called_as_the_wrapper_ends_the_group() {
     let group = [store.pid("child"), store.pid("grandchild")];
     let _end = Ended(group);
     // Most of `pkill -9 -f "fencepost run"`.
-    let mut killed = 0;
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|pid| pid.parse().ok()) else { continue };
-        let called = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let called = String::from_utf8_lossy(&called).replace('\0', " ");
-        if called.contains(&format!("fencepost run --ttl 1h {name}")) {
-            kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-            killed += 1;
-        }
+    let called = || -> Vec<Pid> {
+        let of = |entry: std::fs::DirEntry| {
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            let called = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let called = String::from_utf8_lossy(&called).replace('\0', " ");
+            called.contains(&format!("fencepost run --ttl 1h {name}")).then_some(pid)
+        };
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(of).collect()
+    };
+    // The third process takes its own name when it first runs.
+    eventually("the wrapper and the guardian alone are called so", || called().len() == 2);
+    for pid in called() {
+        kill_process(pid, Signal::KILL).unwrap();
     }
     // Not for the end of its output: whatever is left of the command has that, too.
     drop(holder);
-    assert_eq!(killed, 2, "the wrapper and the guardian");
     eventually("the group is gone", || !group.into_iter().any(is_alive));
+}
+
+/// A `run` that has a lock of two seconds for longer than that, while its guardian stands still and has started nothing.
+fn held_for_too_long(store: &Store) -> (Running, Pid) {
+    let handle = store.succeed(&["acquire", "--ttl", "1h", "job"]);
+    let run = store.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", "echo $FENCEPOST_TOKEN > ran"]);
+    let queue = || store.server.as_ref().unwrap().cli(&["LLEN", "{lock:job}:waiting"]);
+    eventually("it waits", || queue() == "1");
+    let pid = run.pid().as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let guardian = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+    kill_process(guardian, Signal::STOP).unwrap();
+    eventually("its guardian stands still", || state(guardian) == Some('T'));
+    store.succeed(&["release", handle.trim()]);
+    eventually("it has the lock for longer than the first lease", || {
+        store.json(&["--json", "show", "job"])["holder"]["age_ms"].as_u64() > Some(2_500)
+    });
+    (run, guardian)
+}
+
+#[test]
+fn a_command_that_was_not_started_in_time_is_started_on_the_next_lease() {
+    let store = Store::redis();
+    let (run, guardian) = held_for_too_long(&store);
+    let first = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64().unwrap();
+    kill_process(guardian, Signal::CONT).unwrap();
+    let output = run.end();
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(store.line("ran").parse::<u64>().unwrap() > first);
+}
+
+#[test]
+fn a_signal_that_came_before_the_command_was_started_ends_the_waiting() {
+    let store = Store::redis();
+    let (run, guardian) = held_for_too_long(&store);
+    run.signal(Signal::TERM);
+    eventually("it has heard of it", || {
+        let pid = run.pid().as_raw_nonzero();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().all(|line| !line.starts_with("ShdPnd:") || line.ends_with("0000000000000000"))
+    });
+    // Taken from the kernel, not yet from the pipe that its handler writes to: that is read in the same turn as the next renewal.
+    let age = || store.json(&["--json", "show", "job"])["holder"]["age_ms"].as_u64();
+    let heard = age();
+    eventually("it has looked around since", || age() > heard.map(|age| age + 1_000));
+    kill_process(guardian, Signal::CONT).unwrap();
+    assert_eq!(code(&run.end()), 143);
+    assert!(!store.path("ran").exists());
+    store.succeed(&["run", "--try", "job", "--", "true"]);
 }
 
 #[test]
 fn a_command_that_outstays_its_time_is_ended() {
     for store in [Store::file(), Store::redis()] {
-        let words = ["run", "--max-hold", "500ms", "--grace", "100ms", "job", "--", "sh", "-c", STUBBORN];
+        let words = ["run", "--max-hold", "4s", "--grace", "1s", "job", "--", "sh", "-c", STUBBORN];
         assert_fails(&store.output(&words), 70, &["lock `job`", "max_hold", "the command was ended"]);
         assert!(!is_alive(store.pid("child")));
         store.succeed(&["run", "--wait", "10s", "job", "--", "true"]);

@@ -63,15 +63,52 @@ async fn hold(
     let name = args.target.name(locks)?;
     let ttl = args.lock.ttl.unwrap_or(locks.default_ttl());
     let margin = args.grace.min(args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl)) / 4);
-    let guard = acquire(args, locks, &name, margin, console, signals).await?;
-    let terminal = Terminal::open();
-    let watch = Watch { guard: &guard, guardian, signals, terminal, grace: args.grace, margin };
-    let end = watch.run().await;
-    if let (End::Ended | End::Unguarded, Some(terminal)) = (&end, &watch.terminal) {
-        terminal.reset();
+    let patience = Patience::new(args);
+    loop {
+        let guard = acquire(args, locks, &name, margin, &patience, console, signals).await?;
+        let terminal = Terminal::open();
+        let watch = Watch { guard: &guard, guardian, signals, terminal, grace: args.grace, margin };
+        let end = watch.run().await;
+        if let (End::Ended | End::Unguarded, Some(terminal)) = (&end, &watch.terminal) {
+            terminal.reset();
+        }
+        drop(watch);
+        match end {
+            End::TooLate { asked: Some(signal) } => return Err(Failure::Interrupted(signal)),
+            // Nothing was started. If the release fails, the lock is free with the end of its lease.
+            End::TooLate { asked: None } if !patience.is_over() => drop(guard.release().await),
+            end => return finish(guard, end, console).await,
+        }
     }
-    drop(watch);
-    finish(guard, end, console).await
+}
+
+/// For how long to wait for the lock, however often.
+struct Patience {
+    started: Instant,
+    /// `None` for one try alone.
+    wait: Option<Wait>,
+}
+
+impl Patience {
+    fn new(args: &Run) -> Self {
+        let wait = match args.lock.wait {
+            wait @ (Wait::Forever | Wait::For(_)) if !args.lock.try_once => Some(wait),
+            _ => None,
+        };
+        Self { started: Instant::now(), wait }
+    }
+
+    /// What is left of a wait that has an end.
+    fn left(&self) -> Option<Duration> {
+        match self.wait {
+            Some(Wait::For(wait)) => Some(wait.saturating_sub(self.started.elapsed())),
+            _ => None,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.wait.is_none() || self.left().is_some_and(|left| left.is_zero())
+    }
 }
 
 /// Acquires the lock for long enough to start a command. Nothing has been started while that goes on, so a lock that is lost
@@ -81,22 +118,17 @@ async fn acquire(
     locks: &Locks,
     name: &Name,
     margin: Duration,
+    patience: &Patience,
     console: Console,
     signals: &Incoming,
 ) -> Result<Guard, Failure> {
-    let started = Instant::now();
-    let waits = match args.lock.wait {
-        Wait::Forever if !args.lock.try_once => Some(Duration::MAX),
-        Wait::For(wait) => Some(wait),
-        _ => None,
-    };
     loop {
         let mut lock = args.lock.lock(locks, name);
         if let Some(max_hold) = args.max_hold {
             lock = lock.max_hold(max_hold);
         }
-        if let Some(wait) = waits.filter(|wait| *wait < Duration::MAX) {
-            lock = lock.wait(wait.saturating_sub(started.elapsed()));
+        if let Some(left) = patience.left() {
+            lock = lock.wait(left);
         }
         let guard = waiting::acquire(&lock, name, locks, console, signals).await?;
         let covered = tokio::select! {
@@ -105,7 +137,7 @@ async fn acquire(
         };
         match covered {
             Ok(()) => return Ok(guard),
-            Err(Error::Lost { .. }) if waits.is_some_and(|wait| started.elapsed() < wait) => {}
+            Err(Error::Lost { .. }) if !patience.is_over() => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -134,8 +166,10 @@ enum End {
     Exited(ExitStatus),
     /// By the guardian or by us, because the lock was lost or about to be.
     Ended,
-    /// It was never started: the lease was about to end.
-    TooLate,
+    /// It was never started: the lease was about to end. By then, somebody may have asked us to end.
+    TooLate {
+        asked: Option<i32>,
+    },
     NotStarted(io::Error),
     /// Somebody killed the guardian, so we killed the command.
     Unguarded,
@@ -165,7 +199,7 @@ impl Watch<'_> {
         let left = self.guard.valid_for().unwrap_or(Duration::MAX);
         let mut look = interval((left / 12).clamp(Duration::from_millis(5), Duration::from_secs(5)));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut group = None;
+        let (mut group, mut asked) = (None, None);
         let mut overdue: Option<Instant> = None;
         loop {
             tokio::select! {
@@ -181,7 +215,7 @@ impl Watch<'_> {
                     News::Exited { ended: true, .. } => return End::Ended,
                     News::Exited { status, .. } => return End::Exited(ExitStatus::from_raw(status)),
                     News::NotStarted(error) => return End::NotStarted(error),
-                    News::TooLate => return End::TooLate,
+                    News::TooLate => return End::TooLate { asked },
                     News::Gone => {
                         self.guardian.take_over(group).await;
                         return End::Unguarded;
@@ -192,6 +226,9 @@ impl Watch<'_> {
                     overdue = Some(Instant::now() + self.grace + OVERDUE);
                 }
                 signal = self.signals.next() => {
+                    if group.is_none() && !matches!(signal, libc::SIGCONT | libc::SIGTSTP) {
+                        asked = Some(signal);
+                    }
                     // Continued: the command goes on as well, but not without the lock.
                     if signal != libc::SIGCONT || !self.guard.state().is_lost() {
                         self.guardian.signal(signal);
@@ -256,7 +293,7 @@ async fn finish(guard: Guard, end: End, console: Console) -> Outcome {
     let ended = |message: String| Err(Failure::Ended { name, message });
     match end {
         End::NotStarted(error) => Err(Failure::CannotRun { command: Default::default(), error }),
-        End::TooLate => ended(format!("{threat}; the command was not started")),
+        End::TooLate { .. } => ended(format!("{threat}; the command was not started")),
         End::Ended => ended(format!("{threat}; the command was ended")),
         End::Unguarded => ended(format!("the guardian of {lock} was killed; so the command was ended")),
         End::Exited(status) => match released {

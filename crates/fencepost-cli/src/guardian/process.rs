@@ -132,6 +132,8 @@ impl Guardian {
                 return self.start(&start);
             }
             Order::Lease { until, margin } => self.plan.lease(until, margin),
+            // Without a group it is about a lock on which nothing was started.
+            Order::Lost if self.group.is_none() => {}
             Order::Lost => return self.end(),
             Order::Signal(signal) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
@@ -144,8 +146,10 @@ impl Guardian {
 
     fn start(&mut self, start: &Start) -> Next {
         if self.plan.is_ending() || self.plan.due(now()).is_some() {
+            // The wrapper may take the lock once more.
+            (self.plan, self.lifeline) = (Plan::new(self.duty.grace), None);
             self.say(&Answer::TooLate);
-            return Next::Leave;
+            return Next::Watch;
         }
         // Without one, if the system has no more processes for us: it is needed only if two others are killed.
         self.net = Net::hang(self.wrapper.as_ref()).ok();
