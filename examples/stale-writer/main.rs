@@ -93,7 +93,7 @@ fn show(kinds: Vec<Kind>, own: Option<String>) -> Result<()> {
     let mut places = Places::make()?;
     let store = match own {
         Some(url) => url,
-        None => format!("{}?ttl=1s", places.redis()?),
+        None => format!("{}?ttl=2s", places.redis()?),
     };
     for kind in kinds {
         let place = places.of(kind, &store)?;

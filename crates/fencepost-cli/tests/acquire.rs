@@ -73,7 +73,7 @@ fn no_error_quotes_a_handle_and_stdin_keeps_it_out_of_the_process_list() {
 #[test]
 fn a_detached_lock_ends_with_its_ttl() {
     for store in stores() {
-        let first = store.json(&["--json", "acquire", "--ttl", "300ms", "job"]);
+        let first = store.json(&["--json", "acquire", "--ttl", "3s", "job"]);
         let second = store.json(&["--json", "acquire", "--ttl", "1m", "job"]);
         assert!(second["token"].as_u64() > first["token"].as_u64());
         let stale = first["handle"].as_str().unwrap();

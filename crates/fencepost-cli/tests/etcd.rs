@@ -51,7 +51,7 @@ fn force_release_ends_the_victim_with_the_operators_reason() {
     let cluster = Cluster::start(1);
     for now in [&[][..], &["--now"][..]] {
         let store = Store::at(cluster.url());
-        let victim = store.hold("job", &["--ttl", "3s", "--grace", "1s"]);
+        let victim = store.hold("job", &["--ttl", "1m", "--grace", "1s"]);
         let held = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64();
         let words = [&["--json", "force-release", "job", "--reason", "host is gone"], now].concat();
         let released = store.json(&words);

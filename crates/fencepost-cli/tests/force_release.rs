@@ -13,7 +13,7 @@ fn stores() -> [Store; 2] {
 fn the_victim_ends_with_70_and_the_operators_reason() {
     for store in stores() {
         for now in [&[][..], &["--now"][..]] {
-            let victim = store.hold("job", &["--ttl", "3s", "--grace", "1s"]);
+            let victim = store.hold("job", &["--ttl", "1m", "--grace", "1s"]);
             let held = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64();
             let words = [&["--json", "force-release", "job", "--reason", "host is gone"], now].concat();
             let released = store.json(&words);

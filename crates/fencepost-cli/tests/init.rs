@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Store, assert_fails, text};
+use fencepost_testkit::eventually;
 use fencepost_testkit::redis::Fleet;
 
 const PARAMETERS: &str = "max_ttl=30s&ttl=5s";
@@ -30,12 +31,16 @@ fn show_says_what_each_node_has() {
     let store = Store::at(fleet.url_with(PARAMETERS));
     store.succeed(&["init"]);
     let _running = store.hold("job", &["--note", "nightly"]);
+    let holds = || {
+        let nodes = store.json(&["--json", "show", "job"])["holder"]["nodes"].clone();
+        nodes.as_array().unwrap().iter().filter(|node| node["holds"] == true).count()
+    };
+    eventually("every node has it", || holds() == 3);
     fleet[2].kill();
     let shown = store.succeed(&["show", "job"]);
     assert_eq!(shown.matches(" holds it, counter ").count(), 2, "{shown}");
     assert!(shown.contains("does not answer"), "{shown}");
-    let nodes = &store.json(&["--json", "show", "job"])["holder"]["nodes"];
-    assert_eq!(nodes.as_array().unwrap().iter().filter(|node| node["holds"] == true).count(), 2);
+    assert_eq!(holds(), 2);
 }
 
 #[test]
@@ -62,7 +67,7 @@ fn an_existing_deployment_is_only_changed_when_told_to() {
 #[test]
 fn waiting_says_which_nodes_do_not_vote_and_why() {
     let fleet = Fleet::start(3);
-    let store = Store::at(fleet.url_with("max_ttl=2s&quarantine=5s&ttl=1s"));
+    let store = Store::at(fleet.url_with("max_ttl=4s&quarantine=8s&ttl=4s"));
     let output = store.output(&["run", "job", "--", "true"]);
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");

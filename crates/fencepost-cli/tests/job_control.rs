@@ -133,7 +133,7 @@ fn suspend_stops_the_job_and_fg_goes_on_with_it() {
 fn a_job_that_was_stopped_past_its_lease_does_not_go_on() {
     let store = Store::redis();
     let mut shell = Shell::start(&store);
-    shell.enter("$FENCEPOST run --ttl 1s job -- sh -c 'trap \"\" TERM; echo $$ > child; exec cat'");
+    shell.enter("$FENCEPOST run --ttl 8s job -- sh -c 'trap \"\" TERM; echo $$ > child; exec cat'");
     let child = store.pid("child");
     becomes(child, "cat");
     shell.press(SUSPEND);

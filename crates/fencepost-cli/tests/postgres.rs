@@ -36,7 +36,7 @@ fn list_and_show_say_who_holds_what() {
 fn a_victim_of_force_release_ends_with_70() {
     for now in [&[][..], &["--now"][..]] {
         let (store, _) = store();
-        let victim = store.hold("job", &["--ttl", "3s", "--grace", "1s"]);
+        let victim = store.hold("job", &["--ttl", "1m", "--grace", "1s"]);
         let held = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64();
         let words = [&["--json", "force-release", "job", "--reason", "host is gone"], now].concat();
         let released = store.json(&words);

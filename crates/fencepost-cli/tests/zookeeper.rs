@@ -47,7 +47,7 @@ fn a_victim_of_force_release_ends_with_70() {
     let server = Server::start();
     for now in [&[][..], &["--now"][..]] {
         let store = Store::at(server.url());
-        let victim = store.hold("job", &["--ttl", "3s", "--grace", "1s"]);
+        let victim = store.hold("job", &["--ttl", "1m", "--grace", "1s"]);
         let held = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64();
         let words = [&["--json", "force-release", "job", "--reason", "host is gone"], now].concat();
         let released = store.json(&words);
@@ -75,7 +75,7 @@ fn a_session_that_expires_behind_a_follower_costs_a_holder_that_stands_still_the
 
 fn expires_while_standing_still(server: &Server) {
     let store = Store::at(server.url());
-    let holder = store.hold("job", &["--ttl", "1s", "--grace", "1s"]);
+    let holder = store.hold("job", &["--ttl", "4s", "--grace", "1s"]);
     let first = store.json(&["--json", "show", "job"])["holder"]["token"].as_u64();
     holder.signal(Signal::STOP);
     // Only the end of the session can free it.

@@ -67,7 +67,7 @@ async def test_many_tasks_take_turns(alocks: fencepost.aio.Locks, name: str) -> 
 async def test_a_timeout_names_the_holder(alocks: fencepost.aio.Locks, name: str) -> None:
     async with alocks.lock(name, note="nightly"):
         with pytest.raises(LockTimeout) as timeout:
-            await alocks.lock(name, wait=0.3).acquire()
+            await alocks.lock(name, wait=2).acquire()
     assert timeout.value.holder is not None and timeout.value.holder.note == "nightly"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -82,8 +83,17 @@ def test_a_timeout_is_the_keys(client: redis.Redis, name: str, timeout: float) -
     lock.release()
 
 
+def insisting(take: Callable[[], Any]) -> Any:
+    """What `take` returns. A lease of 50 ms may end before this process hears of it: then once more."""
+    while True:
+        try:
+            return take()
+        except (redis.exceptions.ConnectionError, LockNotOwnedError, redlock.MultipleRedlockException):
+            pass
+
+
 def test_a_short_timeout_is_rounded_up_and_none_is_none(client: redis.Redis, name: str) -> None:
-    assert Lock(client, name, timeout=0.01).acquire()
+    assert insisting(lambda: Lock(client, name, timeout=0.01).acquire(blocking_timeout=LIMIT))
     lock = Lock(client, name, timeout=0, blocking_timeout=LIMIT)
     assert lock.acquire() and pttl(client, name) > 10_000
     with pytest.raises(LockError, match="no timeout"):
@@ -402,8 +412,13 @@ async def test_an_async_lock_is_taken_and_given_back(
 ) -> None:
     lock = AsyncLock(aclient, name, timeout=timeout)
     other = AsyncLock(aclient, memoryview(name.encode()), timeout=10)
-    assert await lock.acquire() and lock.fencing_token
-    if timeout != 0.01:
+    if timeout == 0.01:
+        # A lease of 50 ms may end before this process hears of it: then once more.
+        while not lock.fencing_token:
+            with contextlib.suppress(redis.exceptions.ConnectionError, LockNotOwnedError):
+                assert await lock.acquire()
+    else:
+        assert await lock.acquire() and lock.fencing_token
         assert await lock.owned() and await other.locked() and not await other.owned()
         assert not await other.acquire(blocking=False) and not await other.acquire(blocking_timeout=0.05)
         assert 0 < pttl(client, name) <= (timeout or 30) * 1000
@@ -484,7 +499,7 @@ async def test_a_cancelled_async_lock_leaves_nothing(
                 pass
             else:
                 client.delete(name)
-            assert await AsyncLock(aclient, name, timeout=1).acquire(blocking_timeout=LIMIT)
+            assert await AsyncLock(aclient, name, timeout=10).acquire(blocking_timeout=LIMIT)
             client.delete(name)
 
 
@@ -531,7 +546,7 @@ def test_redlock_locks_and_unlocks(dlm: redlock.Redlock, name: str) -> None:
 
 
 def test_redlock_ends_with_its_ttl(dlm: redlock.Redlock, name: str) -> None:
-    assert dlm.lock(name, 200)
+    assert dlm.lock(name, 2000)
     eventually("it is free again", lambda: dlm.lock(name, 10_000))
 
 
@@ -573,7 +588,7 @@ def test_redlock_refuses_settings_that_it_does_not_know(redis_url: str, wrong: d
 
 
 def test_redlock_rounds_a_short_ttl_up(dlm: redlock.Redlock, name: str) -> None:
-    lock = dlm.lock(name, 10)
+    lock = insisting(lambda: dlm.lock(name, 10))
     assert lock and lock.validity <= 10
     for wrong in (0, -1):
         with pytest.raises(ValueError):

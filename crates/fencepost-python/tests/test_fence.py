@@ -276,7 +276,7 @@ def test_an_unknown_connection_is_told_what_to_do() -> None:
 
 def test_a_paused_holder_cannot_write(database: str, locks: fencepost.Locks, name: str) -> None:
     """The story: one holder is paused past its lease, another works, the first wakes up."""
-    first = locks.lock(name, ttl=0.2, renew=False).acquire()
+    first = locks.lock(name, ttl=2, renew=False).acquire()
     second = locks.lock(name, wait=30).acquire()
     with psycopg.connect(database) as connection:
         fence.activate(connection, name, second.token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import pickle
@@ -48,9 +49,9 @@ def test_one_at_a_time_with_growing_tokens(store_url: str, name: str) -> None:
 def test_a_timeout_names_the_holder(locks: fencepost.Locks, name: str) -> None:
     with locks.lock(name, note="nightly"):
         with pytest.raises(LockTimeout) as timeout:
-            locks.lock(name, wait=0.3).acquire()
+            locks.lock(name, wait=2).acquire()
     error = timeout.value
-    assert isinstance(error, TimeoutError) and error.waited >= 0.3
+    assert isinstance(error, TimeoutError) and error.waited >= 2
     assert error.holder is not None and error.holder.note == "nightly" and error.holder.pid
     assert isinstance(error.holder.since, datetime.datetime)
     again = pickle.loads(pickle.dumps(error))
@@ -408,7 +409,7 @@ def test_threads_share_a_lock(locks: fencepost.Locks, name: str) -> None:
 
 
 def test_renewal_keeps_a_short_lease(locks: fencepost.Locks, name: str) -> None:
-    with locks.lock(name, ttl=0.5) as guard:
+    with locks.lock(name, ttl=3) as guard:
         eventually("it was renewed", lambda: locks.stats()["renewed"] >= 4)
         guard.check()
 
@@ -442,8 +443,11 @@ def test_closed_locks_say_so_and_keep_no_connection(redis_url: str) -> None:
     import os
 
     def sockets() -> int:
-        links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
-        return sum(os.readlink(link).startswith("socket:") for link in links if os.path.lexists(link))
+        found = 0
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                found += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+        return found
 
     before = sockets()
     locks = fencepost.connect(redis_url)
@@ -459,7 +463,11 @@ def test_closed_locks_say_so_and_keep_no_connection(redis_url: str) -> None:
 def test_an_error_says_what_each_node_said(servers, name: str) -> None:  # type: ignore[no-untyped-def]
     url = servers.ask("fleet 3")
     with fencepost.connect(url) as locks:
-        with pytest.raises(fencepost.Unavailable) as unavailable:
-            locks.lock(name, wait=1).acquire()
-    assert len(unavailable.value.nodes) == 3
-    assert all("does not vote" in said for said in unavailable.value.nodes.values())
+
+        def said() -> dict[str, str]:
+            with pytest.raises(fencepost.Unavailable) as unavailable:
+                locks.lock(name, wait=1).acquire()
+            assert len(unavailable.value.nodes) == 3
+            return unavailable.value.nodes
+
+        eventually("every node answers in time", lambda: all("does not vote" in word for word in said().values()))

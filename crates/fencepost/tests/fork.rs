@@ -61,7 +61,7 @@ fn parent_of_workers() {
 fn parent() {
     let Ok(url) = std::env::var("FENCEPOST_FORK") else { return };
     let locks = blocking::Locks::connect(&url).unwrap();
-    let guard = locks.lock("job").ttl(Duration::from_millis(900)).acquire().unwrap();
+    let guard = locks.lock("job").ttl(Duration::from_secs(3)).acquire().unwrap();
     let mut held = Some((locks, guard));
     for _ in 0..3 {
         in_a_child(|| use_what_is_inherited(&url, held.take().unwrap()));

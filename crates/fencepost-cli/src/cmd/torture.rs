@@ -134,7 +134,9 @@ pub(super) fn worker(args: &TortureWorker, global: &Global) -> Outcome {
 /// Takes a lock once: what is wrong with the store or the ttl shows here, before clients are many.
 async fn try_out(locks: &Locks, plan: &Plan) -> Result<(), Failure> {
     let lock = locks.lock(format!("{}first", plan.prefix)).ttl(plan.ttl).wait(plan.ttl * 4);
-    Ok(lock.acquire().await?.release().await?)
+    let guard = lock.acquire().await?;
+    guard.extend().await?;
+    Ok(guard.release().await?)
 }
 
 fn introduce(plan: &Plan, store: &Capabilities, console: Console) {

@@ -87,7 +87,7 @@ impl Worker<'_> {
         let exe = std::env::current_exe()?;
         let mut command = Command::new(&exe);
         command.args(["run", name, "--wait", &milliseconds(wait), "--ttl", &milliseconds(ttl)]);
-        let grace = [Duration::from_millis(100), ttl, Duration::from_secs(30)][self.dice.below(3)];
+        let grace = [ttl / 4, ttl, Duration::from_secs(30)][self.dice.below(3)];
         command.args(["--grace", &milliseconds(grace)]);
         if self.dice.in_hundred(20) {
             command.args(["--max-hold", &milliseconds(ttl * 4)]);

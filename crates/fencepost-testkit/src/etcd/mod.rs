@@ -173,11 +173,14 @@ impl Cluster {
     /// # Panics
     /// If it does not.
     pub fn move_leader(&self) {
-        let leader = self.leader();
-        let next = self.status(&self.members[(leader + 1) % self.members.len()]).swap_remove(1);
-        let words = ["move-leader", &next, "--endpoints", &self.members[leader].addr().to_string()];
-        let moved = self.etcdctl(&words);
-        assert!(moved.contains("transferred"), "{moved}");
+        // An election may come in between.
+        eventually("the leader hands over", || {
+            let leader = self.leader();
+            let status = self.status(&self.members[(leader + 1) % self.members.len()]);
+            let Some(next) = status.get(1) else { return false };
+            let address = self.members[leader].addr().to_string();
+            self.etcdctl(&["move-leader", next, "--endpoints", &address]).contains("transferred")
+        });
     }
 
     /// `etcdctl WORDS…` on this cluster, with its certificates and without a user.

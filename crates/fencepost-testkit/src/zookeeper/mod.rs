@@ -119,7 +119,10 @@ impl Server {
     /// Waits until it serves requests; `false`, and the process is gone, if it ended instead.
     fn becomes_ready(&mut self) -> bool {
         let process = self.process.as_ref().expect("a started server");
-        let ready = within(LIMIT, &mut || process.is_dead() || self.mode().is_some()) && !process.is_dead();
+        // The first session of a server takes long: it loads what it needs for it.
+        let serves = || Client::connect(self.addr()).and_then(|mut client| client.children("/")).is_ok();
+        let is_up = || self.mode().is_some() && serves();
+        let ready = within(LIMIT, &mut || process.is_dead() || is_up()) && !process.is_dead();
         if !ready {
             self.process = None;
         }

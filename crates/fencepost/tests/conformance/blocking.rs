@@ -3,7 +3,7 @@
 use fencepost::blocking::Locks;
 use fencepost::{Error, State};
 
-use crate::stage::{LONG, REDLOCK, Stage, bounded, file_url, ms};
+use crate::stage::{IN_VAIN, LONG, REDLOCK, Stage, bounded, file_url};
 
 on_every_store!(threads_exclude_each_other_without_a_runtime);
 
@@ -25,7 +25,7 @@ async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
         let locks = Locks::connect(&url).unwrap();
         let guard = locks.lock("a").ttl(LONG).note("mine").acquire().unwrap();
         assert!(locks.lock("a").try_acquire().unwrap().is_none());
-        let error = locks.lock("a").wait(ms(200)).acquire().unwrap_err();
+        let error = locks.lock("a").wait(IN_VAIN).acquire().unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert_eq!(locks.show("a").unwrap().unwrap().note.as_deref(), Some("mine"));
         assert_eq!(locks.list("").unwrap().holders.len(), 1);

@@ -7,7 +7,7 @@ use fencepost::{Error, Locks, Wait};
 use fencepost_testkit::etcd;
 use fencepost_testkit::redis::{self, Server};
 
-use crate::stage::{Stage, bounded, ms, patient, take};
+use crate::stage::{IN_VAIN, Stage, bounded, patient, take};
 
 on_every_store!(
     busy_names_the_holder,
@@ -53,7 +53,7 @@ async fn busy_names_the_holder(stage: Stage) {
 async fn timeout_names_the_holder(stage: Stage) {
     let (locks, rival) = (stage.locks().await, stage.locks().await);
     let _held = patient(&locks, "a").note("nightly report").acquire().await.unwrap();
-    let error = rival.lock("a").wait(ms(200)).acquire().await.unwrap_err();
+    let error = rival.lock("a").wait(IN_VAIN).acquire().await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }) && error.is_transient(), "{error}");
     describes_us(&error, "nightly report");
 }

@@ -91,8 +91,8 @@ async fn an_expired_lock_is_free_while_its_holder_does_not_know() {
 async fn a_delayed_renewal_counts_as_slow() {
     let store = Store::new();
     let locks = store.locks().unwrap();
-    store.delay(Call::Renew, ms(300));
-    let _guard = locks.lock("a").ttl(ms(1_000)).renew_every(ms(50)).acquire().await.unwrap();
+    store.delay(Call::Renew, ms(1_100));
+    let _guard = locks.lock("a").ttl(ms(4_000)).renew_every(ms(50)).acquire().await.unwrap();
     until("it is counted", async || locks.stats().slow > 0).await;
 }
 

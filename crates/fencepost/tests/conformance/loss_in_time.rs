@@ -114,11 +114,12 @@ async fn a_loss_that_the_store_pushes_is_known_at_once() {
 
 async fn renewal_keeps_a_lock_far_beyond_its_ttl(stage: Stage) {
     let (locks, rival) = (stage.locks().await, stage.locks().await);
-    let guard = locks.lock("a").ttl(ms(1000)).renew_every(ms(100)).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(secs(2)).renew_every(ms(100)).acquire().await.unwrap();
     let until_before = guard.valid_until_boottime();
-    // Thirty of these take three times the ttl.
-    until("it was renewed often", async || locks.stats().renewed >= 30).await;
-    assert!(matches!(guard.state(), State::Held { .. }), "{:?}", guard.state());
+    // Sixty of these take three times the ttl.
+    until("it was renewed often", async || locks.stats().renewed >= 60).await;
+    until("it is held", async || matches!(guard.state(), State::Held { .. })).await;
+    assert_eq!(locks.stats().lost, Default::default());
     assert!(until_before.is_none() || guard.valid_until_boottime() > until_before);
     assert!(rival.lock("a").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
@@ -141,7 +142,7 @@ async fn a_lock_is_given_back_at_its_max_hold(stage: Stage) {
 
 async fn a_guard_is_at_risk_and_then_lost_when_the_store_stops(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(secs(3)).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(secs(6)).acquire().await.unwrap();
     stage.stop();
     let risk = no_longer_held(&guard).await;
     let why = bounded("it is lost", guard.lost()).await;
@@ -165,7 +166,7 @@ async fn a_lost_guard_stays_lost_when_the_store_comes_back(stage: Stage) {
 
 async fn a_lock_that_is_not_renewed_is_at_risk_and_then_expired(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(ms(900)).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
     let risk = no_longer_held(&guard).await;
     assert!(matches!(risk, State::AtRisk { why: Risk::Ending, .. } | State::Lost(Loss::Expired)), "{risk:?}");
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Expired);
@@ -174,7 +175,8 @@ async fn a_lock_that_is_not_renewed_is_at_risk_and_then_expired(stage: Stage) {
 
 async fn a_removed_lock_is_lost_at_the_next_renewal(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(LONG).renew_every(ms(50)).acquire().await.unwrap();
+    // No renewal may come while it is removed from one node after the other: it would be mended.
+    let guard = locks.lock("a").ttl(LONG).renew_every(secs(2)).acquire().await.unwrap();
     stage.remove("a");
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Taken);
     // The renewal did not bring it back.

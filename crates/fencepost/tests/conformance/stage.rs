@@ -19,8 +19,11 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// What the nodes of a Redlock are told: that such locks are fine.
 pub(crate) const REDLOCK: &str = "max_ttl=20m";
 
-/// A ttl to wait the end of.
-pub(crate) const SHORT: Duration = Duration::from_millis(400);
+/// A ttl to wait the end of. An answer that takes longer grants nothing, on several nodes half of it.
+pub(crate) const SHORT: Duration = Duration::from_millis(1500);
+
+/// A wait for a lock that stays held. The store must have said by then who holds it.
+pub(crate) const IN_VAIN: Duration = Duration::from_secs(2);
 
 pub(crate) fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -187,8 +190,12 @@ impl Stage {
             Self::File(_) => panic!("the kernel keeps a file lock"),
             Self::Redis(server) => assert_eq!(server.cli(&["DEL", &format!("lock:{name}")]), "1"),
             Self::Redlock(fleet) => {
+                let key = format!("lock:{name}");
+                // A majority is enough for a grant: the request to another node may still be on the way.
+                let held = |node: &redis::Server| !node.keys_like(&key).is_empty();
+                fencepost_testkit::eventually("every node has it", || fleet.iter().all(held));
                 for node in fleet.iter() {
-                    node.cli(&["DEL", &format!("lock:{name}")]);
+                    node.cli(&["DEL", &key]);
                 }
             }
             Self::Zookeeper(part) => {

@@ -63,7 +63,7 @@ async fn a_member_that_stands_still_is_left_for_another() {
     // The first in the list is the one that is asked first, and here not the leader.
     let quiet = (cluster.leader() + 1) % 3;
     let order: Vec<_> = (0..3).map(|step| cluster[(quiet + step) % 3].addr().to_string()).collect();
-    let locks = connect(&cluster.url_at(&order.join(","))).await;
+    let locks = connect(&format!("{}?timeout=8s", cluster.url_at(&order.join(",")))).await;
     let guard = take(&locks, "a").await;
     cluster[quiet].pause();
     let extended = bounded("the extension ends", guard.extend()).await;
@@ -98,7 +98,7 @@ async fn a_connection_that_died_in_silence_is_replaced_within_one_request() {
     let cluster = Cluster::start(1);
     let far = Proxy::start(cluster[0].addr());
     let near = Proxy::start(far.addr());
-    let locks = connect(&cluster.url_at(&near.addr().to_string())).await;
+    let locks = connect(&format!("{}?timeout=8s", cluster.url_at(&near.addr().to_string()))).await;
     take(&locks, "a").await.release().await.unwrap();
     // What was connected hangs, and what connects passes.
     near.redirect(cluster[0].addr());

@@ -72,10 +72,10 @@ async fn an_attach_that_is_dropped_before_its_answer_leaves_the_handle_good() {
     let cluster = Cluster::start(1);
     let proxy = Proxy::start(cluster[0].addr());
     let near = connect(&cluster.url()).await;
-    let far = connect(&format!("{}?timeout=10s", cluster.url_at(&proxy.addr().to_string()))).await;
+    let far = connect(&format!("{}?timeout=20s", cluster.url_at(&proxy.addr().to_string()))).await;
     let handle = take(&near, "a").await.detach().await.unwrap();
     // Slow enough to see the request come before its answer does.
-    proxy.delay(std::time::Duration::from_millis(300));
+    proxy.delay(std::time::Duration::from_secs(1));
     let attach = tokio::spawn({
         let (lock, handle) = (patient(&far, "a"), handle.clone());
         async move { lock.attach(&handle).await.map(drop) }

@@ -85,8 +85,8 @@ async fn an_attached_lock_is_extended_on_a_lease_of_its_own() {
 async fn a_lock_that_is_not_renewed_ends_though_its_lease_lives_on() {
     let cluster = Cluster::start(1);
     let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let renewed = locks.lock("renewed").ttl(ms(2000)).acquire().await.unwrap();
-    let ends = locks.lock("ends").ttl(ms(2000)).renew(false).acquire().await.unwrap();
+    let renewed = locks.lock("renewed").ttl(ms(5000)).acquire().await.unwrap();
+    let ends = locks.lock("ends").ttl(ms(5000)).renew(false).acquire().await.unwrap();
     let next = take(&rival, "ends").await;
     assert_eq!(ends.state(), State::Lost(Loss::Expired));
     renewed.check().unwrap();
@@ -98,7 +98,7 @@ async fn a_lock_that_is_not_renewed_ends_though_its_lease_lives_on() {
 async fn a_release_at_max_hold_that_failed_goes_on_though_the_lease_lives_on() {
     let cluster = Cluster::start(1);
     let proxy = Proxy::start(cluster[0].addr());
-    let locks = connect(&format!("{}?timeout=500ms", cluster.url_at(&proxy.addr().to_string()))).await;
+    let locks = connect(&format!("{}?timeout=2s", cluster.url_at(&proxy.addr().to_string()))).await;
     let renewed = patient(&locks, "renewed").renew_every(ms(100)).acquire().await.unwrap();
     let ends = patient(&locks, "ends").max_hold(ms(500)).acquire().await.unwrap();
     proxy.cut();

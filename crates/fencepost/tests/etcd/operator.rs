@@ -46,10 +46,10 @@ async fn those_who_waited_before_a_force_release_get_larger_tokens_than_the_oper
 async fn a_victim_that_does_not_let_go_loses_the_lock_with_its_ttl() {
     let cluster = Cluster::start(1);
     let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let second = std::time::Duration::from_secs(1);
-    let stubborn = locks.lock("a").ttl(second).acquire().await.unwrap();
+    let four = std::time::Duration::from_secs(4);
+    let stubborn = locks.lock("a").ttl(four).acquire().await.unwrap();
     // Keeps the lease alive that both are on.
-    let other = locks.lock("b").ttl(second).acquire().await.unwrap();
+    let other = locks.lock("b").ttl(four).acquire().await.unwrap();
     rival.force_release("a", "enough").await.unwrap().unwrap();
     let next = take(&rival, "a").await;
     assert!(stubborn.state().is_lost());
@@ -63,13 +63,13 @@ async fn a_force_release_whose_answer_is_lost_does_not_hit_the_next_holder() {
     let cluster = Cluster::start(1);
     let proxy = Proxy::start(cluster[0].addr());
     let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let operator = connect(&format!("{}?timeout=10s", cluster.url_at(&proxy.addr().to_string()))).await;
+    let operator = connect(&format!("{}?timeout=20s", cluster.url_at(&proxy.addr().to_string()))).await;
     let victim = take(&locks, "a").await;
     let token = victim.token();
     let waits = waiter(patient(&rival, "a"), &rival).await;
     until("it is in the queue", async || cluster.keys("a/").len() == 2).await;
     // Slow enough to see that it has looked, before it acts.
-    proxy.delay(ms(300));
+    proxy.delay(ms(1_000));
     let looks = cluster[0].requests("LeaseTimeToLive");
     let release =
         tokio::spawn(
@@ -95,10 +95,10 @@ async fn a_force_release_takes_nothing_from_whoever_came_after_the_one_it_found(
         let cluster = Cluster::start(1);
         let proxy = Proxy::start(cluster[0].addr());
         let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-        let operator = connect(&format!("{}?timeout=10s", cluster.url_at(&proxy.addr().to_string()))).await;
+        let operator = connect(&format!("{}?timeout=20s", cluster.url_at(&proxy.addr().to_string()))).await;
         let victim = take(&locks, "a").await;
         // Slow enough to see that it has looked, before it acts.
-        proxy.delay(ms(300));
+        proxy.delay(ms(1_000));
         let looks = cluster[0].requests("LeaseTimeToLive");
         let release =
             tokio::spawn(

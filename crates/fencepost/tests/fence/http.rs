@@ -253,7 +253,7 @@ async fn tokens_are_remembered_over_a_restart() {
 #[tokio::test]
 async fn a_place_that_is_out_of_reach_lets_nobody_in() {
     let server = fencepost_testkit::redis::Server::start();
-    let fence = Fence::connect(&format!("{}?timeout=200ms", server.url())).await.unwrap();
+    let fence = Fence::connect(&format!("{}?timeout=5s", server.url())).await.unwrap();
     let account = Account::new();
     let service = layer(fence).layer(account.clone());
     assert_eq!(put(&service, 7, "7").await.status(), 200);

@@ -181,7 +181,7 @@ async fn a_holder_that_sits_in_its_transaction_is_waited_for_in_bounds() {
     let mut client = database.client().await;
     let open = client.transaction().await.unwrap();
     activate(&open, "a", token(7)).await.unwrap();
-    let url = format!("{}?timeout=300ms", database.server.url(&database.name));
+    let url = format!("{}?timeout=3s", database.server.url(&database.name));
     let fence = Fence::connect(&url).await.unwrap();
     let error = fence.resource("a").activate(token(8)).await.unwrap_err();
     assert!(is_transient(&error) && error.to_string().contains("another holder"), "{error}");

@@ -98,7 +98,7 @@ async fn a_flushed_script_cache_and_a_new_connection_change_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_without_an_answer_is_uncertain_and_a_new_token_keeps_it_out() {
     let server = Server::start();
-    let fence = Fence::connect(&format!("{}?timeout=300ms", server.url())).await.unwrap();
+    let fence = Fence::connect(&format!("{}?timeout=3s", server.url())).await.unwrap();
     let active = fence.resource("a").activate(token(7)).await.unwrap();
     server.pause();
     let error = bounded("the timeout", active.write("late")).await.unwrap_err();

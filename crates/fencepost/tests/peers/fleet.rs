@@ -36,7 +36,7 @@ async fn we_cannot_have_what_a_peer_holds() {
     let (_fleet, locks, mut peer) = stage(LONG).await;
     assert_eq!(peer.ask("try"), "held");
     assert!(locks.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
-    let error = locks.lock("a").ttl(LONG).wait(Duration::from_millis(100)).acquire().await.unwrap_err();
+    let error = locks.lock("a").ttl(LONG).wait(Duration::from_secs(2)).acquire().await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     assert!(error.to_string().contains("foreign client"), "{error}");
     let holder = locks.show("a").await.unwrap().unwrap();
@@ -49,7 +49,7 @@ async fn we_cannot_have_what_a_peer_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_of_ours_gets_the_lock_when_a_peers_lease_ends() {
-    let (_fleet, locks, mut peer) = stage(Duration::from_millis(500)).await;
+    let (_fleet, locks, mut peer) = stage(Duration::from_secs(2)).await;
     assert_eq!(peer.ask("try"), "held");
     let guard = locks.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
     // Its late release does not touch ours.

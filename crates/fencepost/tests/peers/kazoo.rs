@@ -48,7 +48,7 @@ async fn we_cannot_have_what_a_peer_holds() {
     let (_server, locks, mut peer) = stage().await;
     assert_eq!(peer.ask("try"), "held");
     assert!(locks.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
-    let error = locks.lock("a").ttl(LONG).wait(Duration::from_millis(300)).acquire().await.unwrap_err();
+    let error = locks.lock("a").ttl(LONG).wait(Duration::from_secs(2)).acquire().await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     assert!(error.to_string().contains("foreign client"), "{error}");
     let holder = locks.show("a").await.unwrap().unwrap();
@@ -83,7 +83,7 @@ async fn each_waits_for_the_other_in_turn() {
 async fn a_waiter_of_ours_gets_the_lock_when_a_peer_dies() {
     let server = Server::start();
     let locks = Locks::connect(&server.url()).await.unwrap();
-    let mut dying = peer(&server, Duration::from_secs(1));
+    let mut dying = peer(&server, Duration::from_secs(5));
     assert_eq!(dying.ask("try"), "held");
     let waiter = tokio::spawn({
         let lock = locks.lock("a").ttl(LONG).wait(LIMIT);

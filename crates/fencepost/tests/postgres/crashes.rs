@@ -111,6 +111,7 @@ async fn an_attached_lock_does_not_end_with_the_session_of_the_guard_before_it()
     bounded("the guard before learns it", guard.lost()).await;
     drop(guard);
     assert!(third.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none(), "it is the heir's");
+    until("it has a session again", async || second.check().await.is_ok()).await;
     heir.release().await.unwrap();
     until("it is free", async || third.lock("a").ttl(LONG).try_acquire().await.unwrap().is_some()).await;
 }

@@ -257,12 +257,12 @@ async fn a_lock_that_was_handed_over_can_be_forced_back() {
     }
     // And one with a short ttl lasts no longer than that.
     let held = take(&one, "b").await;
-    let short = two.lock("b").ttl(ms(300)).renew(false).wait(LONG);
+    let short = two.lock("b").ttl(ms(1_500)).renew(false).wait(LONG);
     let waits = tokio::spawn(async move { short.acquire().await.unwrap() });
     until("it is on the list", async || database.psql("SELECT count(*) FROM fencepost.waiters") != "0").await;
     held.release().await.unwrap();
     let guard = bounded("the waiter gets it", waits).await.unwrap();
-    assert!(guard.valid_for() <= Some(ms(300)));
+    assert!(guard.valid_for() <= Some(ms(1_500)));
     take(&one, "b").await.release().await.unwrap();
 }
 
@@ -286,10 +286,10 @@ async fn a_transaction_that_has_the_lock_holds_up_nobody_who_waits_or_stops_wait
     psql.answer();
     // The one who waits goes on to ask, and several stop.
     for _ in 0..5 {
-        let error = locks.lock("a").wait(ms(300)).acquire().await.unwrap_err();
+        let error = locks.lock("a").wait(ms(1_000)).acquire().await.unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     }
-    let asked = one.lock("a").wait(ms(300)).acquire().await.unwrap_err();
+    let asked = one.lock("a").wait(ms(1_000)).acquire().await.unwrap_err();
     assert!(matches!(asked, Error::Timeout { .. }), "{asked:?}");
     assert!(!waits.is_finished());
     other.extend().await.unwrap();

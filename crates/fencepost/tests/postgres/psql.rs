@@ -37,7 +37,7 @@ async fn we_cannot_have_what_psql_holds() {
     for (name, key) in keys() {
         assert_eq!(psql.ask(&format!("SELECT pg_advisory_lock({key}), 1")), "|1");
         assert!(locks.lock(&name).try_acquire().await.unwrap().is_none());
-        let error = locks.lock(&name).wait(ms(100)).acquire().await.unwrap_err();
+        let error = locks.lock(&name).wait(ms(2_000)).acquire().await.unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(error.to_string().contains("foreign client"), "{error}");
         let holder = locks.show(&name).await.unwrap().unwrap();

@@ -142,7 +142,7 @@ async fn a_row_that_somebody_has_locked_costs_no_other_lock() {
     let locks = database.locks().await;
     let mut guards = Vec::new();
     for name in ["a", "b", "c"] {
-        guards.push(locks.lock(name).ttl(ms(3_000)).renew_every(ms(200)).acquire().await.unwrap());
+        guards.push(locks.lock(name).ttl(ms(6_000)).renew_every(ms(200)).acquire().await.unwrap());
     }
     let mut psql = Psql::start(&database);
     psql.tell("BEGIN");

@@ -90,7 +90,7 @@ async fn a_rollback_ends_the_lock_and_the_next_token_is_larger_still() {
 async fn a_transaction_waits_for_a_lease_whose_session_is_gone() {
     let database = prepared().await;
     let locks = database.locks().await;
-    let guard = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(2 * SHORT).acquire().await.unwrap();
     database.terminate_holder("a");
     let mut client = database.client().await;
     let transaction = client.transaction().await.unwrap();

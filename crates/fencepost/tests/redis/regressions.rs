@@ -104,7 +104,7 @@ async fn every_waiter_of_a_process_learns_who_holds_the_lock() {
     let server = Server::start();
     let (holder, locks) = (connect(&server).await, connect(&server).await);
     let _held = holder.lock("a").note("mine").acquire().await.unwrap();
-    let lock = locks.lock("a").wait(ms(300));
+    let lock = locks.lock("a").wait(ms(2000));
     let (first, second) = tokio::join!(lock.acquire(), lock.acquire());
     for outcome in [first, second] {
         let error = outcome.unwrap_err();
@@ -119,8 +119,8 @@ fn an_extension_on_a_runtime_that_ends_or_blocks_holds_up_nobodys_renewal() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (locks, one, other) = runtime.block_on(async {
         let locks = connect(&server).await;
-        let one = locks.lock("one").ttl(ms(1500)).acquire().await.unwrap();
-        let other = locks.lock("other").ttl(ms(1500)).acquire().await.unwrap();
+        let one = locks.lock("one").ttl(ms(3000)).renew_every(ms(300)).acquire().await.unwrap();
+        let other = locks.lock("other").ttl(ms(3000)).renew_every(ms(300)).acquire().await.unwrap();
         (locks, one, other)
     });
     let renewed = |more: u64| {

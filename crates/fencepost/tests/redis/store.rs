@@ -133,7 +133,9 @@ async fn renewals_travel_in_batches() {
     let locks = connect(&server).await;
     let mut guards = Vec::new();
     for index in 0..300 {
-        guards.push(locks.lock(format!("many:{index}")).ttl(secs(3)).acquire().await.unwrap());
+        guards.push(
+            locks.lock(format!("many:{index}")).ttl(secs(10)).renew_every(secs(1)).acquire().await.unwrap(),
+        );
     }
     let before = server.evalsha_calls();
     until("each lock was renewed twice", async || locks.stats().renewed >= 600).await;

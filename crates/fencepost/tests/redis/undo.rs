@@ -108,7 +108,7 @@ async fn an_attempt_that_is_dropped_at_any_moment_leaves_neither_lock_nor_place(
 async fn a_request_that_arrives_late_is_undone() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let url = format!("{}?timeout=300ms", server.url_at(proxy.addr()));
+    let url = format!("{}?timeout=2s", server.url_at(proxy.addr()));
     let locks = Locks::connect(&url).await.unwrap();
     locks.show("a").await.unwrap();
     // Stuck on its way; the attempt gives up.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fencepost_testkit::redis::Fleet;
 
-use crate::stage::{CALM, connect, declared, ms, take, until};
+use crate::stage::{CALM, connect_to_all, declared, ms, take, until};
 
 /// A client that takes the lock `a` as the algorithm's description has it, and polls for it.
 struct Poller {
@@ -79,7 +79,7 @@ impl Poller {
 async fn a_waiter_gets_its_share_beside_many_clients_that_poll() {
     const POLLERS: u64 = 15;
     let fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let (stop, locked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let poll = |seed: u64| {
         let (poller, stop, locked) = (Poller::new(&fleet, seed), stop.clone(), locked.clone());

@@ -7,7 +7,7 @@ use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::{Fleet, Server};
 
 use crate::stage::{
-    CALM, LONG, connect, counter, declared, holds, is_clear, patient, reads, take, until, use_once,
+    CALM, LONG, connect_to_all, counter, declared, holds, is_clear, patient, reads, take, until, use_once,
 };
 
 async fn detached(fleet: &Fleet, locks: &Locks) -> Handle {
@@ -35,7 +35,7 @@ fn lost<T>(result: Result<T, Error>) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_that_attach_at_once_one_has_it_and_the_other_leaves_nothing() {
     let fleet = declared(5, CALM).await;
-    let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, others) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     for _ in 0..10 {
         let handle = detached(&fleet, &locks).await;
         let (one, two) = (patient(&locks, "a"), patient(&others, "a"));
@@ -53,7 +53,7 @@ async fn of_two_that_attach_at_once_one_has_it_and_the_other_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_two_that_attach_share_the_nodes_out_the_lock_is_still_the_handles() {
     let mut fleet = declared(5, CALM).await;
-    let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, others) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     fleet[4].kill();
     for _ in 0..10 {
         let guard = take(&locks).await;
@@ -86,9 +86,10 @@ const NAMED: &str = "max_ttl=20m&deployment=both";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attach_that_is_dropped_or_hears_nothing_puts_back_what_it_moved() {
     let fleet = declared(3, NAMED).await;
-    let locks = connect(&fleet, NAMED).await;
+    let locks = connect_to_all(&fleet, NAMED).await;
     let handle = detached(&fleet, &locks).await;
-    for dropped in [true, false] {
+    let mut ways = vec![false, true];
+    while let Some(dropped) = ways.pop() {
         let proxies = fleet.proxies();
         let url = fleet.url_through(&proxies, &format!("{NAMED}&timeout=5s"));
         let far = Locks::connect(&url).await.unwrap();
@@ -106,7 +107,15 @@ async fn an_attach_that_is_dropped_or_hears_nothing_puts_back_what_it_moved() {
         // But for what the nodes have said by now.
         proxies.iter().for_each(Proxy::hold_answers);
         if dropped {
-            until("a node has moved it", async || fleet.iter().any(|node| !is_of(node, &handle))).await;
+            until("a node has moved it, or it gave up", async || {
+                attaching.is_finished() || fleet.iter().any(|node| !is_of(node, &handle))
+            })
+            .await;
+            if attaching.is_finished() {
+                // What the nodes had said by then was held back, too: once more.
+                ways.push(dropped);
+                continue;
+            }
             attaching.abort();
             assert!(attaching.await.is_err());
         } else {
@@ -124,7 +133,7 @@ async fn an_attach_that_is_dropped_or_hears_nothing_puts_back_what_it_moved() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_minority_has_lost_is_renewed_and_taken_over() {
     let mut fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let handle = detached(&fleet, &locks).await;
     fleet[0].kill();
     fleet[1].cli(&["DEL", "lock:a", "{lock:a}:fence"]);
@@ -151,7 +160,7 @@ async fn a_lock_that_a_minority_has_lost_is_renewed_and_taken_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_majority_has_lost_is_lost_and_nothing_is_written() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let handle = detached(&fleet, &locks).await;
     for node in [0, 1] {
         fleet[node].cli(&["DEL", "lock:a"]);
@@ -171,7 +180,7 @@ async fn a_lock_that_a_majority_has_lost_is_lost_and_nothing_is_written() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_node_does_not_bring_a_detached_lock_back() {
     let fleet = declared(3, NAMED).await;
-    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let (locks, proxies) = (connect_to_all(&fleet, NAMED).await, fleet.proxies());
     let far = Locks::connect(&fleet.url_through(&proxies, NAMED)).await.unwrap();
     far.check().await.unwrap();
     let guard = take(&far).await;
@@ -184,9 +193,12 @@ async fn a_slow_node_does_not_bring_a_detached_lock_back() {
     is_clear(&fleet).await;
     let calls = fleet[2].evalsha_calls();
     proxies[2].pass();
-    let again = take(&far).await;
-    again.release().await.unwrap();
-    until("all was asked", async || fleet[2].evalsha_calls() >= calls + 2).await;
+    // A link that was silent for too long is opened anew.
+    until("all was asked", async || {
+        take(&far).await.release().await.unwrap();
+        fleet[2].evalsha_calls() >= calls + 2
+    })
+    .await;
     is_clear(&fleet).await;
 }
 
@@ -196,11 +208,15 @@ fn forged(handle: &Handle, token: u64) -> Handle {
     format!("{token}.{}", text.split_once('.').unwrap().1).parse().unwrap()
 }
 
-/// A lock that the last node has granted too late to matter, with a counter that is five more.
-async fn granted_late(fleet: &Fleet, locks: &Locks) -> Guard {
-    use_once(locks).await;
-    is_clear(fleet).await;
-    let ahead = counter(&fleet[0]) + 5;
+/// A lock that the last node has granted too late to matter, with a counter that is more: and how much it is.
+async fn granted_late(fleet: &Fleet, locks: &Locks) -> (Guard, u64) {
+    let first = use_once(locks).await;
+    until("all have seen it come and go", async || {
+        fleet.iter().all(|node| counter(node) == first && !holds(node, "a"))
+    })
+    .await;
+    // Farther than any clock here: a counter that is behind its clock leaps.
+    let ahead = first + 60_000_000;
     fleet[2].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
     fleet[2].pause();
     let guard = take(locks).await;
@@ -208,22 +224,22 @@ async fn granted_late(fleet: &Fleet, locks: &Locks) -> Guard {
     until("the last one has it, too", async || holds(&fleet[2], "a")).await;
     let counters: Vec<u64> = fleet.iter().map(counter).collect();
     let token = guard.token().get();
-    assert_eq!(counters, [token, token, token + 5]);
-    guard
+    assert_eq!(counters, [token, token, ahead + 1]);
+    (guard, ahead + 1)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_granted_too_late_and_with_more_counts_for_a_handle() {
     let mut fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
-    let guard = granted_late(&fleet, &locks).await;
+    let locks = connect_to_all(&fleet, CALM).await;
+    let (guard, ahead) = granted_late(&fleet, &locks).await;
     let token = guard.token();
     let handle = guard.detach().await.unwrap();
     fleet[1].kill();
     let counters = [counter(&fleet[0]), counter(&fleet[2])];
-    assert_eq!(counters, [token.get(), token.get() + 5]);
+    assert_eq!(counters, [token.get(), ahead]);
     assert_eq!(locks.show("a").await.unwrap().unwrap().token, Some(token));
-    for wrong in [token.get() + 5, token.get() + 1, token.get() - 1, (1 << 53) - 2] {
+    for wrong in [ahead, token.get() + 1, token.get() - 1, (1 << 53) - 2] {
         let forged = forged(&handle, wrong);
         locks.extend(&forged, LONG).await.unwrap_err();
         locks.attach(&forged).await.unwrap_err();
@@ -242,13 +258,14 @@ async fn a_node_that_granted_too_late_and_with_more_counts_for_a_handle() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_node_granted_too_late_is_asked_back_from_its_handle() {
     let mut fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
-    let handle = granted_late(&fleet, &locks).await.detach().await.unwrap();
+    let locks = connect_to_all(&fleet, CALM).await;
+    let (guard, ahead) = granted_late(&fleet, &locks).await;
+    let handle = guard.detach().await.unwrap();
     fleet[1].kill();
     let how = ForceRelease::ask("host is being drained").if_token(handle.token());
     let revoked = locks.force_release("a", how).await.unwrap().unwrap();
     assert_eq!(revoked.holder.token, Some(handle.token()));
-    assert!(revoked.token.get() > handle.token().get() + 5);
+    assert!(revoked.token.get() > ahead);
     let why = locks.extend(&handle, LONG).await.unwrap_err();
     assert!(matches!(why, Error::Lost { why: Loss::ForceReleased { .. }, .. }), "{why:?}");
     locks.release(&handle).await.unwrap();
@@ -273,7 +290,7 @@ async fn about_to<T: Send + 'static>(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attach_that_loses_to_a_release_does_not_bring_the_lock_back() {
     let fleet = declared(3, NAMED).await;
-    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let (locks, proxies) = (connect_to_all(&fleet, NAMED).await, fleet.proxies());
     let far = Locks::connect(&fleet.url_through(&proxies, &format!("{NAMED}&timeout=10s"))).await.unwrap();
     far.check().await.unwrap();
     let handle = detached(&fleet, &locks).await;
@@ -291,7 +308,7 @@ async fn an_attach_that_loses_to_a_release_does_not_bring_the_lock_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_extension_that_loses_to_a_release_does_not_bring_the_lock_back() {
     let fleet = declared(3, NAMED).await;
-    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let (locks, proxies) = (connect_to_all(&fleet, NAMED).await, fleet.proxies());
     let far = Locks::connect(&fleet.url_through(&proxies, &format!("{NAMED}&timeout=10s"))).await.unwrap();
     far.check().await.unwrap();
     let handle = detached(&fleet, &locks).await;
@@ -330,7 +347,7 @@ async fn in_turn(fleet: &Fleet, handle: &Handle, go: impl FnOnce()) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_nobody_took_over_is_not_called_taken() {
     let fleet = declared(3, NAMED).await;
-    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let (locks, proxies) = (connect_to_all(&fleet, NAMED).await, fleet.proxies());
     let far = Locks::connect(&fleet.url_through(&proxies, &format!("{NAMED}&timeout=10s"))).await.unwrap();
     far.check().await.unwrap();
     // Others come between the look and what follows it.
@@ -339,6 +356,7 @@ async fn a_lock_that_nobody_took_over_is_not_called_taken() {
     let attaching = about_to(&fleet, &proxies, async move { lock.attach(&again).await }).await;
     in_turn(&fleet, &handle, || proxies.iter().for_each(Proxy::pass)).await;
     let handle = attaching.await.unwrap().unwrap().detach().await.unwrap();
+    until("all nodes have it", async || fleet.iter().all(|node| is_of(node, &handle))).await;
     // Others were there before the first look.
     let (extend, release) = (far.clone(), far.clone());
     let mut task = None;
@@ -360,7 +378,7 @@ async fn a_lock_that_nobody_took_over_is_not_called_taken() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_which_others_keep_a_node_each_may_be_anybodys() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, &format!("{CALM}&timeout=200ms")).await;
+    let locks = connect_to_all(&fleet, &format!("{CALM}&timeout=1s")).await;
     let handle = detached(&fleet, &locks).await;
     for (node, other) in [(0, "one"), (1, "another")] {
         fleet[node].cli(&["SET", "lock:a", other, "KEEPTTL"]);
@@ -385,7 +403,7 @@ async fn locks_that_name_no_ttl_have_one_that_the_deployment_allows() {
     locks.release(&handle).await.unwrap();
     is_clear(&fleet).await;
     // To give a lock back takes no longer lease than it has.
-    let handle = locks.lock("a").ttl(Duration::from_secs(1)).acquire().await.unwrap().detach().await.unwrap();
+    let handle = locks.lock("a").ttl(Duration::from_secs(4)).acquire().await.unwrap().detach().await.unwrap();
     locks.release(&handle).await.unwrap();
     is_clear(&fleet).await;
 }

@@ -4,7 +4,9 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Fleet;
 
-use crate::stage::{CALM, LONG, NODE, QUICK, clock, connect, declared, ms, ready, take, until, use_once};
+use crate::stage::{
+    CALM, LONG, NODE, QUICK, clock, connect, connect_to_all, declared, ms, ready, take, until, use_once,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_deployment_votes_at_once_and_says_so_the_second_time() {
@@ -35,7 +37,7 @@ async fn nodes_that_wait_out_their_quarantine_can_be_declared_new() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deployment_in_use_is_not_declared_new() {
     let mut fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let guard = take(&locks).await;
     fleet[1].restart_empty();
     guard.extend().await.unwrap();
@@ -53,7 +55,7 @@ async fn a_deployment_in_use_is_not_declared_new() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_were_all_restarted_are_not_declared_new() {
     let mut fleet = declared(3, CALM).await;
-    let guard = take(&connect(&fleet, CALM).await).await;
+    let guard = take(&connect_to_all(&fleet, CALM).await).await;
     for node in 0..3 {
         let data = fleet[node].snapshot();
         fleet[node].restart_from(&data);
@@ -98,7 +100,7 @@ async fn every_node_must_be_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_parameters_need_reconfigure_and_wait_for_the_larger_quarantine() {
     let fleet = declared(3, "max_ttl=1s&quarantine=4s").await;
-    let old = connect(&fleet, "max_ttl=1s&quarantine=4s").await;
+    let old = connect_to_all(&fleet, "max_ttl=1s&quarantine=4s").await;
     let before = {
         let guard = old.lock("a").ttl(ms(1000)).acquire().await.unwrap();
         guard.token()

@@ -2,12 +2,12 @@
 //!
 //! Leases are long here: what is gone was given back.
 
-use crate::stage::{CALM, LONG, connect, declared, holds, is_clear, ms, take, until, use_once};
+use crate::stage::{CALM, LONG, connect_to_all, declared, holds, is_clear, ms, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_at_a_held_lock_leave_nothing() {
     let fleet = declared(5, CALM).await;
-    let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, others) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let guard = take(&locks).await;
     for _ in 0..10 {
         assert!(others.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
@@ -24,7 +24,7 @@ async fn attempts_at_a_held_lock_leave_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_got_a_minority_leaves_nothing() {
     let fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     for node in [0, 2, 4] {
         fleet[node].cli(&["SET", "lock:a", "foreign", "PX", "600000"]);
     }
@@ -40,7 +40,7 @@ async fn an_attempt_that_got_a_minority_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_without_a_majority_of_nodes_leaves_nothing() {
     let mut fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     use_once(&locks).await;
     for dead in 2..5 {
         fleet[dead].kill();

@@ -2,12 +2,12 @@
 
 use fencepost::{Error, Loss};
 
-use crate::stage::{CALM, connect, counter, declared, holds, is_clear, take, until};
+use crate::stage::{CALM, connect_to_all, counter, declared, holds, is_clear, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_deleted_on_a_minority_are_made_anew() {
     let fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let guard = take(&locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
     let (token, value) = (guard.token(), fleet[2].cli(&["GET", "lock:a"]));
@@ -27,7 +27,7 @@ async fn keys_deleted_on_a_minority_are_made_anew() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_which_others_have_a_majority_is_lost() {
     let fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let guard = take(&locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
     let seize = |node: usize| fleet[node].cli(&["SET", "lock:a", "foreign", "PX", "600000"]);

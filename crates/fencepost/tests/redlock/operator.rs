@@ -7,7 +7,8 @@ use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Fleet;
 
 use crate::stage::{
-    CALM, LONG, bounded, connect, declared, is_clear, ms, patient, reads, take, until, use_once,
+    CALM, LONG, bounded, connect, connect_to_all, declared, is_clear, ms, patient, reads, take, until,
+    use_once,
 };
 
 fn reason() -> Loss {
@@ -17,7 +18,7 @@ fn reason() -> Loss {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn show_tells_what_each_node_has() {
     let mut fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     assert_eq!(operator.show("a").await.unwrap(), None);
     fleet[3].kill();
     let guard = patient(&locks, "a").note("nightly").renew(false).acquire().await.unwrap();
@@ -49,7 +50,7 @@ async fn show_tells_what_each_node_has() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn list_names_what_a_majority_has_or_may_have() {
     let mut fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let guards = [
         patient(&locks, "job:1").acquire().await.unwrap(),
         patient(&locks, "job:2").acquire().await.unwrap(),
@@ -75,7 +76,7 @@ async fn list_names_what_a_majority_has_or_may_have() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_asked_back_is_free_when_its_holder_has_let_go() {
     let fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let victim = take(&locks).await;
     let token = victim.token();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
@@ -94,7 +95,7 @@ async fn a_lock_asked_back_is_free_when_its_holder_has_let_go() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_taken_back_at_once_is_free_and_its_holder_is_told() {
     let fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let victim = take(&locks).await;
     let revoked = operator
         .force_release("a", fencepost::ForceRelease::now("host is being drained"))
@@ -114,7 +115,7 @@ async fn a_lock_taken_back_at_once_is_free_and_its_holder_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_taken_back_while_two_of_five_nodes_are_dead() {
     let mut fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let victim = take(&locks).await;
     fleet[0].kill();
     fleet[4].kill();
@@ -136,7 +137,7 @@ async fn a_lock_is_taken_back_while_two_of_five_nodes_are_dead() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_victim_that_hears_nothing_learns_it_at_its_next_renewal() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let victim = take(&locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
     // Its subscriptions are gone with its connections.
@@ -152,7 +153,7 @@ async fn a_victim_that_hears_nothing_learns_it_at_its_next_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
     let mut fleet = declared(3, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let victim = patient(&locks, "a").renew(false).acquire().await.unwrap();
     until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
     fleet[2].restart_empty();
@@ -165,7 +166,7 @@ async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_taken_back_at_once_is_not_brought_back_by_a_victim_that_hears_nothing() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let handle = take(&locks).await.detach().await.unwrap();
     let victim = locks.lock("a").ttl(LONG).attach(&handle).await.unwrap();
     until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
@@ -189,7 +190,7 @@ async fn a_lock_taken_back_at_once_is_not_brought_back_by_a_victim_that_hears_no
 async fn whoever_gets_the_lock_while_an_operator_takes_it_from_another_keeps_it() {
     const NAMED: &str = "max_ttl=20m&deployment=both&timeout=20s";
     let fleet = declared(3, NAMED).await;
-    let (locks, proxies) = (connect(&fleet, NAMED).await, fleet.proxies());
+    let (locks, proxies) = (connect_to_all(&fleet, NAMED).await, fleet.proxies());
     let operator = Locks::connect(&fleet.url_through(&proxies, NAMED)).await.unwrap();
     operator.check().await.unwrap();
     for now in [false, true] {
@@ -219,7 +220,7 @@ async fn whoever_gets_the_lock_while_an_operator_takes_it_from_another_keeps_it(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_asked_back_can_be_taken_at_once_by_the_token_of_its_holder() {
     let fleet = declared(3, CALM).await;
-    let (locks, operator) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let victim = take(&locks).await;
     let token = victim.token();
     operator.force_release("a", ForceRelease::ask("drained").if_token(token)).await.unwrap().unwrap();

@@ -10,11 +10,14 @@ use crate::stage::{NODE, QUICK, bounded, clock, connect, declared, ms, quarantin
 async fn new_nodes_vote_after_their_quarantine_and_waiters_are_told() {
     let fleet = Fleet::start(3);
     let locks = connect(&fleet, QUICK).await;
-    let lock = locks.lock("a").ttl(ms(500));
-    let error = lock.clone().wait(ms(200)).acquire().await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    assert_eq!(error.nodes().len(), 3);
-    assert!(error.nodes().iter().all(|node| quarantined(&node.verdict, "new")), "{error}");
+    let lock = locks.lock("a").ttl(ms(1000));
+    // A node that answers late is not waited for.
+    until("all say that they are new", async || {
+        let error = lock.clone().wait(ms(200)).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        error.nodes().len() == 3 && error.nodes().iter().all(|node| quarantined(&node.verdict, "new"))
+    })
+    .await;
     let error = lock.try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("does not vote for another"), "{error}");
     assert!(error.to_string().contains("declare them with `fencepost init`"), "{error}");

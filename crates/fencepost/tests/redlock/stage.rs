@@ -3,6 +3,7 @@
 #[path = "../common/waiting.rs"]
 mod waiting;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, Verdict};
@@ -38,6 +39,23 @@ pub(crate) async fn declare(fleet: &Fleet, parameters: &str) {
 pub(crate) async fn connect(fleet: &Fleet, parameters: &str) -> Locks {
     let locks = Locks::connect(&fleet.url_with(parameters)).await.unwrap();
     // To all nodes, whether they vote or not: a lock that is taken before is held by a majority alone.
+    let _ = locks.check().await;
+    locks
+}
+
+/// The same where all nodes are up: returns when each of them is connected to.
+pub(crate) async fn connect_to_all(fleet: &Fleet, parameters: &str) -> Locks {
+    let channels = |node: &Server| -> BTreeSet<String> {
+        node.cli(&["PUBSUB", "CHANNELS", "????????????????"]).lines().map(str::to_owned).collect()
+    };
+    let before: Vec<_> = fleet.iter().map(channels).collect();
+    let locks = connect(fleet, parameters).await;
+    until("all nodes are connected to", async || {
+        let _ = locks.check().await;
+        fleet.iter().zip(&before).all(|(node, before)| !channels(node).is_subset(before))
+    })
+    .await;
+    // Reads the answers to the greetings.
     let _ = locks.check().await;
     locks
 }

@@ -8,7 +8,9 @@ use std::task::Poll;
 use fencepost::Locks;
 use fencepost_testkit::redis::{Fleet, Server};
 
-use crate::fleet::{CALM, bounded, connect, declared, holds, is_clear, ms, patient, take, until};
+use crate::fleet::{
+    CALM, bounded, connect, connect_to_all, declared, holds, is_clear, ms, patient, take, until,
+};
 
 /// Polls a future up to `count` times and drops it; whether it has completed.
 async fn poll_and_drop<T>(future: impl Future<Output = T>, count: usize) -> bool {
@@ -57,7 +59,7 @@ async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_scripts_are_fo
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_counters_disagree() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let disagree = async || {
         let ahead = crate::fleet::clock(&fleet[1]).max(crate::fleet::counter(&fleet[1])) + 30_000_000;
         fleet[1].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
@@ -68,7 +70,7 @@ async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_counters_disag
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_a_waiter_dropped_at_any_await_leaves_no_queue() {
     let fleet = declared(3, CALM).await;
-    let (locks, others) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, others) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let queues = || fleet.iter().filter(|node| !node.keys_like("*:waiters").is_empty()).count();
     let lock = patient(&others, "a");
     for count in 1..MOST {
@@ -93,7 +95,7 @@ async fn s34_a_waiter_dropped_at_any_await_leaves_no_queue() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s36_an_extension_that_a_frozen_node_hears_after_the_release_makes_nothing_anew() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     for _ in 0..3 {
         let guard = take(&locks).await;
         guard.extend().await.unwrap();
@@ -108,8 +110,8 @@ async fn s36_an_extension_that_a_frozen_node_hears_after_the_release_makes_nothi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s36_an_extension_that_reaches_a_node_after_the_validity_makes_nothing_anew() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
-    let guard = locks.lock("a").ttl(ms(500)).acquire().await.unwrap();
+    let locks = connect_to_all(&fleet, CALM).await;
+    let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
     guard.extend().await.unwrap();
     fleet[0].pause();
     guard.extend().await.unwrap();
@@ -146,7 +148,7 @@ async fn s36_an_extension_that_waits_for_a_connection_does_not_outlive_the_relea
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_a_release_dropped_at_any_await_takes_nobody_elses_lock() {
     let fleet = declared(3, CALM).await;
-    let (locks, rival) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, rival) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     for count in 1..MOST {
         let guard = take(&locks).await;
         guard.extend().await.unwrap();
@@ -166,12 +168,13 @@ async fn s34_a_release_dropped_at_any_await_takes_nobody_elses_lock() {
 }
 
 /// Ends the connections that carry wake-ups, for as long as a task waits, and takes the lock away without any message.
-async fn is_woken_by_time(locks: &Locks, nodes: &[&Server]) {
+async fn is_woken_by_time(locks: &Locks, nodes: &[&Server], queue: &str) {
     let waiter = tokio::spawn({
         let lock = patient(locks, "a");
         async move { lock.acquire().await }
     });
-    until("it waits", async || locks.stats().waiting_now == 1).await;
+    let stands = |node: &&Server| node.cli(&["LLEN", queue]) == "1";
+    until("it stands in the queue", async || nodes.iter().all(stands)).await;
     for node in nodes {
         node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         node.cli(&["DEL", "lock:a"]);
@@ -197,9 +200,9 @@ async fn s33_a_waiter_whose_messages_are_lost_looks_by_itself() {
     let nodes: Vec<_> = fleet.iter().collect();
     for _ in 0..3 {
         nodes.iter().for_each(|node| drop(node.cli(&["SET", "lock:a", "foreign", "PX", "600000"])));
-        is_woken_by_time(&connect(&fleet, CALM).await, &nodes).await;
+        is_woken_by_time(&connect(&fleet, CALM).await, &nodes, "{lock:a}:waiters").await;
         server.cli(&["SET", "lock:a", "foreign", "PX", "600000"]);
-        is_woken_by_time(&Locks::connect(&server.url()).await.unwrap(), &[&server]).await;
+        is_woken_by_time(&Locks::connect(&server.url()).await.unwrap(), &[&server], "{lock:a}:waiting").await;
         let one = Locks::connect(&server.url()).await.unwrap();
         looks_though_nothing_was_said(&one, &[&server], "{lock:a}:waiting").await;
         let several = connect(&fleet, CALM).await;

@@ -7,8 +7,8 @@ use fencepost_testkit::{Clock, Folder, Proxy};
 use crate::children::client_with;
 use crate::family::Family;
 use crate::fleet::{
-    CALM, LONG, NODE, boottime, clock, connect, counter, declare, declared, holds, ms, patient, take, until,
-    use_once,
+    CALM, LONG, NODE, boottime, clock, connect, connect_to_all, counter, declare, declared, holds, ms,
+    patient, take, until, use_once,
 };
 
 const HOUR: i64 = 3600;
@@ -116,7 +116,7 @@ async fn s13_where_a_clock_goes_back_a_lock_lasts_longer_and_never_less() {
     let (fleet, locks) = with_a_wrong_clock(3, 0).await;
     let rival = connect(&fleet, CALM).await;
     let before = use_once(&rival).await;
-    let guard = locks.lock("a").ttl(ms(1000)).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(ms(3000)).renew(false).acquire().await.unwrap();
     let (token, end) = (guard.token().get(), guard.valid_until_boottime().unwrap());
     fleet.iter().for_each(|node| node.set_clock(-HOUR));
     until("its time is over", async || boottime() > end + ms(500)).await;
@@ -222,7 +222,7 @@ async fn s11_a_client_whose_clock_leaps_an_hour_there_and_back_holds_as_long_as_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s14_a_client_that_lives_ten_years_ahead_poisons_no_counter() {
     let fleet = declared(3, CALM).await;
-    let (locks, bound) = (connect(&fleet, CALM).await, 5_000_000);
+    let (locks, bound) = (connect_to_all(&fleet, CALM).await, 5_000_000);
     let mut last = use_once(&locks).await;
     for years in [10, -10] {
         let (_clock, mut client, _folder) = with_clock(&fleet.url_with(CALM), years * 365 * 24 * HOUR);

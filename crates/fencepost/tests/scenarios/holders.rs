@@ -11,7 +11,7 @@ use fencepost_testkit::{Folder, LIMIT, Proxy};
 
 use crate::children::client;
 use crate::database::Database;
-use crate::fleet::{CALM, LONG, boottime, bounded, connect, declared, holds, is_clear, ms, until};
+use crate::fleet::{CALM, LONG, boottime, bounded, connect_to_all, declared, holds, is_clear, ms, until};
 use crate::register::{Register, serve};
 
 /// A lease that ends while its holder is stopped.
@@ -146,7 +146,7 @@ fn block_past_its_time(guard: &Guard) {
 #[tokio::test]
 async fn s35_a_blocked_executor_does_not_starve_renewal() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let guard = locks.lock("a").ttl(ms(4000)).acquire().await.unwrap();
     block_past_its_time(&guard);
     assert!(!guard.state().is_lost(), "{:?}", guard.state());
@@ -157,7 +157,7 @@ async fn s35_a_blocked_executor_does_not_starve_renewal() {
 #[tokio::test]
 async fn s35_a_guard_that_cannot_be_renewed_is_lost_although_nothing_runs() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let guard = locks.lock("a").ttl(ms(1500)).acquire().await.unwrap();
     fleet.iter().for_each(Server::pause);
     // A renewal that came before it was stopped puts the end off.

@@ -13,7 +13,7 @@ async fn s37_a_killed_backend_loses_its_locks_at_once_and_nobody_gets_them_befor
     let room = Room::default();
     let mut last = None;
     for _ in 0..4 {
-        let guard = locks.lock("a").ttl(ms(2_000)).acquire().await.unwrap();
+        let guard = locks.lock("a").ttl(ms(5_000)).acquire().await.unwrap();
         assert!(Some(guard.token()) > last);
         room.enter();
         let waiter = tokio::spawn({

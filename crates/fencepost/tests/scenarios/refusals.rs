@@ -5,7 +5,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::{Fleet, Server};
 
-use crate::fleet::{CALM, LONG, connect, declare, declared, holds, is_clear, take, use_once};
+use crate::fleet::{CALM, LONG, connect, connect_to_all, declare, declared, holds, is_clear, take, use_once};
 
 /// Shows that one node in such a state is done without.
 async fn one_is_done_without(locks: &Locks, why: &str) {
@@ -119,7 +119,7 @@ async fn s31_a_server_that_became_another_node_has_one_vote() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s31_another_deployment_on_the_same_nodes_is_refused() {
     let fleet = declared(5, CALM).await;
-    let guard = take(&connect(&fleet, CALM).await).await;
+    let guard = take(&connect_to_all(&fleet, CALM).await).await;
     let three: Vec<_> = fleet.iter().take(3).map(|node| node.addr().to_string()).collect();
     let others = [
         format!("redlock://{}?{CALM}", three.join(",")),
@@ -156,6 +156,11 @@ async fn s26_a_user_with_the_rights_in_the_documents_can_do_everything() {
     Locks::init(&url, false).await.unwrap();
     let (locks, others) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let guard = take(&locks).await;
+    crate::fleet::until("all nodes have it", async || {
+        guard.extend().await.unwrap();
+        fleet.iter().all(|node| holds(node, "a"))
+    })
+    .await;
     let waiter = tokio::spawn(async move { take(&others).await });
     crate::fleet::until("it waits", async || !fleet[0].keys_like("*:waiters").is_empty()).await;
     guard.extend().await.unwrap();
@@ -178,7 +183,7 @@ async fn s26_a_user_with_the_rights_in_the_documents_can_do_everything() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s25_forgotten_scripts_are_loaded_again_unnoticed() {
     let fleet = declared(5, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     let forget = || fleet.iter().for_each(|node| drop(node.cli(&["SCRIPT", "FLUSH"])));
     for _ in 0..20 {
         forget();

@@ -10,7 +10,8 @@ use fencepost_testkit::Folder;
 use fencepost_testkit::redis::{Fleet, Reply, Server};
 
 use crate::fleet::{
-    CALM, LONG, bounded, connect, declare, declared, holds, is_clear, ms, take, until, use_once,
+    CALM, LONG, bounded, connect, connect_to_all, declare, declared, holds, is_clear, ms, take, until,
+    use_once,
 };
 
 /// Whoever waited for an answer would wait for longer than a test may take.
@@ -83,7 +84,7 @@ async fn s21_a_node_that_a_script_keeps_busy_is_not_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s22_a_node_that_is_out_of_memory_has_no_vote_and_lets_go() {
     let fleet = declared(5, PATIENT).await;
-    let locks = connect(&fleet, PATIENT).await;
+    let locks = connect_to_all(&fleet, PATIENT).await;
     let guard = take(&locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
     fleet[0].cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -103,7 +104,7 @@ async fn s22_a_node_that_is_out_of_memory_has_no_vote_and_lets_go() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s22_a_majority_that_is_out_of_memory_is_named() {
     let fleet = declared(3, CALM).await;
-    let locks = connect(&fleet, CALM).await;
+    let locks = connect_to_all(&fleet, CALM).await;
     for node in [0, 1] {
         fleet[node].cli(&["CONFIG", "SET", "maxmemory", "1"]);
     }
@@ -172,7 +173,7 @@ async fn s23_tokens_grow_where_eviction_was_accepted_and_took_a_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s24_tokens_grow_where_a_lock_was_deleted_by_hand() {
     let fleet = declared(3, CALM).await;
-    let (locks, rival) = (connect(&fleet, CALM).await, connect(&fleet, CALM).await);
+    let (locks, rival) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     let mut last = None;
     for _ in 0..5 {
         let guard = take(&locks).await;
@@ -186,6 +187,7 @@ async fn s24_tokens_grow_where_a_lock_was_deleted_by_hand() {
         assert!(matches!(error, Error::Lost { why: Loss::Taken, .. }), "{error:?}");
         next.check().unwrap();
         next.release().await.unwrap();
+        is_clear(&fleet).await;
     }
 }
 
@@ -210,7 +212,7 @@ async fn s27_a_node_that_loads_its_data_is_not_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s27_a_replica_that_lost_its_master_has_no_vote() {
     let fleet = declared(5, PATIENT).await;
-    let locks = connect(&fleet, PATIENT).await;
+    let locks = connect_to_all(&fleet, PATIENT).await;
     use_once(&locks).await;
     fleet[0].cli(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     // Nobody listens there.

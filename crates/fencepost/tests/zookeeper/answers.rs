@@ -68,7 +68,7 @@ async fn validity_counts_from_the_send() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_on_a_silent_server_ends_at_the_timeout() {
     let server = Server::start();
-    let url = format!("{}?timeout=1s", server.url());
+    let url = format!("{}?timeout=3s", server.url());
     let locks = fencepost::Locks::connect(&url).await.unwrap();
     let guard = take(&locks).await;
     server.pause();

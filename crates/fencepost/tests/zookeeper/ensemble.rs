@@ -51,7 +51,7 @@ async fn a_server_that_lost_the_others_confirms_nothing() {
     let alone = (leader + 1) % 3;
     // Past the others, so that nothing else can answer.
     let locks = Locks::connect(&ensemble.get(alone).url()).await.unwrap();
-    let guard = locks.lock("a").ttl(Duration::from_secs(2)).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(Duration::from_secs(5)).acquire().await.unwrap();
     for (index, server) in ensemble.iter().enumerate() {
         if index != alone {
             server.pause();

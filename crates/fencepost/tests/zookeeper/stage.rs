@@ -17,7 +17,7 @@ pub(crate) use self::waiting::{bounded, until};
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// A ttl to wait the end of.
-pub(crate) const SHORT: Duration = Duration::from_millis(400);
+pub(crate) const SHORT: Duration = Duration::from_secs(3);
 
 pub(crate) fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
