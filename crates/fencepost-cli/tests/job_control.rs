@@ -130,6 +130,16 @@ fn suspend_stops_the_job_and_fg_goes_on_with_it() {
 }
 
 #[test]
+fn a_command_that_does_not_exist_leaves_the_terminal_to_the_script() {
+    let store = Store::file();
+    let mut shell = Shell::start(&store);
+    shell.enter("sh -c '$FENCEPOST run job -- ./nowhere; echo code $?; read line; echo got $line'");
+    shell.expect("code 127");
+    shell.enter("input");
+    shell.expect("got input");
+}
+
+#[test]
 fn a_job_that_was_stopped_past_its_lease_does_not_go_on() {
     let store = Store::redis();
     let mut shell = Shell::start(&store);

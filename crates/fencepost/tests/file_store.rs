@@ -81,6 +81,15 @@ async fn act(what: &str, url: &str) {
             say(&handle.to_string());
         }
         "try" => say(if lock.try_acquire().await.unwrap().is_some() { "free" } else { "held" }),
+        "detach and give up" => {
+            let mut detach = Box::pin(lock.acquire().await.unwrap().detach());
+            let polled =
+                std::future::poll_fn(|context| std::task::Poll::Ready(detach.as_mut().poll(context))).await;
+            drop(detach);
+            say(if polled.is_pending() { "given up" } else { "not waited for the disk" });
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        }
         "detach without a disk" => {
             let guard = lock.acquire().await.unwrap();
             lose_the_disk(None);
@@ -588,6 +597,11 @@ async fn a_detached_lock_is_on_the_disk_before_its_handle_is_given_out() {
         let (_child, said) = dir.child("detach without a disk");
         assert!(said.contains("job.lock") && said.contains("Input/output error"), "{said}");
         // And is not left behind by one that did not get there.
+        let free = locks.lock("job").wait(Duration::from_secs(30)).acquire().await;
+        free.unwrap().release().await.unwrap();
+        // Nor by one that did not wait for the disk.
+        let (_child, said) = dir.child("detach and give up");
+        assert_eq!(said, "given up");
         let free = locks.lock("job").wait(Duration::from_secs(30)).acquire().await;
         free.unwrap().release().await.unwrap();
     }

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use fencepost::{Error, Guard, Locks, Name, State, Wait};
+use fencepost::{Error, Guard, Locks, Name, State, Wait, format_duration};
 use rustix::process::Pid;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
@@ -64,7 +64,7 @@ async fn hold(
     let ttl = args.lock.ttl.unwrap_or(locks.default_ttl());
     let margin = args.grace.min(args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl)) / 4);
     let patience = Patience::new(args);
-    loop {
+    for tried in 0.. {
         let guard = acquire(args, locks, &name, margin, &patience, console, signals).await?;
         let terminal = Terminal::open();
         let watch = Watch { guard: &guard, guardian, signals, terminal, grace: args.grace, margin };
@@ -75,11 +75,32 @@ async fn hold(
         drop(watch);
         match end {
             End::TooLate { asked: Some(signal) } => return Err(Failure::Interrupted(signal)),
-            // Nothing was started. If the release fails, the lock is free with the end of its lease.
-            End::TooLate { asked: None } if !patience.is_over() => drop(guard.release().await),
+            // Nothing was started.
+            End::TooLate { asked: None } if !patience.is_over() => {
+                if tried == 1 {
+                    let (name, ttl) = (shown(name.as_str()), format_duration(ttl));
+                    console.note(&format!(
+                        "lock `{name}` was granted too late to start the command, twice; trying again; \
+                         its ttl of {ttl} may be too short for this machine or store"
+                    ));
+                }
+                tokio::select! {
+                    biased;
+                    signal = waiting::ending(signals) => return Err(Failure::Interrupted(signal)),
+                    () = give_back(guard, (PAUSE * 2u32.pow(tried.min(10))).min(ttl)) => {}
+                }
+            }
             end => return finish(guard, end, console).await,
         }
     }
+    unreachable!("it tries again without end")
+}
+
+/// Releases a lock on which nothing was started, and leaves others some time. If the release fails, the lock is free with the end
+/// of its lease.
+async fn give_back(guard: Guard, pause: Duration) {
+    drop(guard.release().await);
+    sleep(pause).await;
 }
 
 /// For how long to wait for the lock, however often.
@@ -107,7 +128,8 @@ impl Patience {
     }
 
     fn is_over(&self) -> bool {
-        self.wait.is_none() || self.left().is_some_and(|left| left.is_zero())
+        // A try needs some time.
+        self.wait.is_none() || self.left().is_some_and(|left| left < PAUSE)
     }
 }
 
@@ -132,8 +154,9 @@ async fn acquire(
         }
         let guard = waiting::acquire(&lock, name, locks, console, signals).await?;
         let covered = tokio::select! {
-            covered = cover(&guard, margin) => covered,
+            biased;
             signal = waiting::ending(signals) => return Err(Failure::Interrupted(signal)),
+            covered = cover(&guard, margin) => covered,
         };
         match covered {
             Ok(()) => return Ok(guard),
@@ -188,13 +211,14 @@ struct Watch<'a> {
 impl Watch<'_> {
     async fn run(&self) -> End {
         let foreground = self.terminal.as_ref().is_some_and(Terminal::hand_over_at_start);
-        let mut told = self.tell_lease(None);
+        let mut told = self.guard.valid_until_boottime();
         let environment = vec![
             ("FENCEPOST_NAME".to_owned(), self.guard.name().to_string()),
             ("FENCEPOST_TOKEN".to_owned(), self.guard.token().to_string()),
             ("FENCEPOST_OWNER".to_owned(), self.guard.owner().to_string()),
         ];
-        self.guardian.go(Start { environment, foreground }, self.guard.lifeline());
+        let lease = told.map(|until| (until, self.margin));
+        self.guardian.go(Start { environment, foreground, lease }, self.guard.lifeline());
         // Renewals come every third of the ttl; looking four times as often keeps the guardian well ahead.
         let left = self.guard.valid_for().unwrap_or(Duration::MAX);
         let mut look = interval((left / 12).clamp(Duration::from_millis(5), Duration::from_secs(5)));
@@ -227,7 +251,7 @@ impl Watch<'_> {
                 }
                 signal = self.signals.next() => {
                     if group.is_none() && !matches!(signal, libc::SIGCONT | libc::SIGTSTP) {
-                        asked = Some(signal);
+                        asked = asked.or(Some(signal));
                     }
                     // Continued: the command goes on as well, but not without the lock.
                     if signal != libc::SIGCONT || !self.guard.state().is_lost() {

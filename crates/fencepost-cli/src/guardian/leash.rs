@@ -141,6 +141,8 @@ impl Listening {
     pub(crate) fn dismiss(self) {
         let Self { socket, guardian } = self;
         drop(socket);
+        // One that somebody stopped would not see that.
+        let _ = kill_process(guardian, Signal::CONT);
         let _ = rustix::process::waitpid(Some(guardian), WaitOptions::empty());
     }
 

@@ -128,12 +128,16 @@ impl Guardian {
         };
         match order {
             Order::Go(start) => {
+                self.plan = Plan::new(self.duty.grace);
+                if let Some((until, margin)) = start.lease {
+                    self.plan.lease(until, margin);
+                }
                 self.lifeline = descriptor;
                 return self.start(&start);
             }
+            // About a lock on which nothing was started.
+            Order::Lease { .. } | Order::Lost if self.group.is_none() => {}
             Order::Lease { until, margin } => self.plan.lease(until, margin),
-            // Without a group it is about a lock on which nothing was started.
-            Order::Lost if self.group.is_none() => {}
             Order::Lost => return self.end(),
             Order::Signal(signal) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
@@ -145,7 +149,7 @@ impl Guardian {
     }
 
     fn start(&mut self, start: &Start) -> Next {
-        if self.plan.is_ending() || self.plan.due(now()).is_some() {
+        if self.plan.due(now()).is_some() {
             // The wrapper may take the lock once more.
             (self.plan, self.lifeline) = (Plan::new(self.duty.grace), None);
             self.say(&Answer::TooLate);
@@ -160,6 +164,9 @@ impl Guardian {
                 Next::Watch
             }
             Err(error) => {
+                if start.foreground {
+                    take_terminal_back();
+                }
                 self.say(&Answer::NotStarted { errno: error.raw_os_error().unwrap_or(libc::ENOEXEC) });
                 Next::Leave
             }
@@ -225,6 +232,9 @@ impl Guardian {
 
     /// Begins to end the command.
     fn end(&mut self) -> Next {
+        if self.group.is_none() {
+            return Next::Leave;
+        }
         match self.plan.end(now()) {
             Some(step) => self.step(step),
             None => Next::Watch,
@@ -232,10 +242,6 @@ impl Guardian {
     }
 
     fn step(&mut self, step: Step) -> Next {
-        if self.group.is_none() {
-            // Nothing runs yet. Without a wrapper nothing ever will; with one, `Go` comes too late now.
-            return if self.wrapper.is_none() { Next::Leave } else { Next::Watch };
-        }
         match step {
             Step::Terminate => {
                 self.signal(Signal::TERM);
@@ -280,6 +286,15 @@ impl Guardian {
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
         Ok(())
+    }
+}
+
+/// Makes the wrapper's group the foreground one again: what could not be executed had made itself that.
+fn take_terminal_back() {
+    if let Some(wrapper) = rustix::process::getppid()
+        && let Ok(group) = rustix::process::getpgid(Some(wrapper))
+    {
+        let _ = rustix::termios::tcsetpgrp(rustix::stdio::stdin(), group);
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Start {
     pub(crate) environment: Vec<(String, String)>,
     /// Make it the terminal's foreground group.
     pub(crate) foreground: bool,
+    /// As in [`Order::Lease`], if the lock has one.
+    pub(crate) lease: Option<(Duration, Duration)>,
 }
 
 /// Told by the guardian.
@@ -144,8 +146,8 @@ mod tests {
     fn the_longest_name_fits_into_a_message() {
         let (here, there) = pair().unwrap();
         let name = "\u{1}".repeat(fencepost::MAX_NAME);
-        let start =
-            Start { environment: vec![("FENCEPOST_NAME".to_owned(), name.clone())], foreground: true };
+        let environment = vec![("FENCEPOST_NAME".to_owned(), name.clone())];
+        let start = Start { environment, foreground: true, lease: None };
         send(here.as_fd(), &Order::Go(start), None).unwrap();
         let (order, _) = receive::<Order>(there.as_fd()).unwrap().unwrap();
         assert!(matches!(order, Order::Go(start) if start.environment[0].1 == name));

@@ -156,31 +156,46 @@ impl Hold for FlockHold {
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
         let sent = self.shared.clock.now();
+        let mut undo = Undo(None);
         {
             let held = lock(&self.held);
             let loss = if *held { self.loss()? } else { Some(Loss::Taken) };
             if let Some(why) = loss {
                 return Ok(Renewal::Lost(why));
             }
+            undo.0 = Some(self);
             let lease = Lease::ending(&self.shared.now(), term);
             let written = self.file.write(&self.record(State::Leased(lease)));
             written.map_err(|error| self.shared.failed(&place::file_name(&self.name), "write", error))?;
         }
         // With the flock: it is given back if this fails, or is not waited for.
-        if let Err(error) = self.shared.sync(&self.name).await {
-            // Nobody gets a handle, so the lock must not outlive this process.
-            if *lock(&self.held) {
-                let _ = self.file.write(&self.record(State::Held));
-            }
-            return Err(error);
+        self.shared.sync(&self.name).await?;
+        let mut held = lock(&self.held);
+        undo.0 = None;
+        if !std::mem::replace(&mut *held, false) {
+            // Given back meanwhile, at its `max_hold`.
+            return Ok(Renewal::Lost(Loss::Taken));
         }
-        *lock(&self.held) = false;
         self.file.unlock();
         Ok(Renewal::Renewed { sent, term: Some(term) })
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {
         lock(&self.held).then(|| self.file.as_fd())
+    }
+}
+
+/// Takes a lease back that nobody was given a handle to, so that the lock does not outlive this process.
+struct Undo<'a>(Option<&'a FlockHold>);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        let Some(hold) = self.0.filter(|hold| hold.generation == fork::generation()) else { return };
+        // As long as the lock is held, its record is ours to write.
+        let held = lock(&hold.held);
+        if *held {
+            let _ = hold.file.write(&hold.record(State::Held));
+        }
     }
 }
 
