@@ -134,6 +134,77 @@ impl Token {
     }
 }
 
+/// Our own script over a bare socket that blocks: what waking another process takes with a token and a lease.
+pub(crate) struct Pushed {
+    stream: TcpStream,
+    script: String,
+    keys: [String; 3],
+    entry: String,
+    heard: Vec<u8>,
+}
+
+impl Pushed {
+    pub(crate) fn connect(addr: SocketAddr, name: &str) -> Self {
+        let script = load(addr, OPS);
+        let stream = TcpStream::connect(addr).expect("the server");
+        stream.set_nodelay(true).expect("a socket option");
+        let keys =
+            ["lock:NAME", "{lock:NAME}:fence", "{lock:NAME}:waiting"].map(|key| key.replace("NAME", name));
+        let (process, channel) = (std::process::id(), format!("{:016x}", std::process::id()));
+        let entry = format!("{process:036} {channel} {{\"host\":\"bench\",\"pid\":{process}}}");
+        let mut pushed = Self { stream, script, keys, entry, heard: Vec::new() };
+        pushed.say(&["HELLO", "3"]);
+        pushed.say(&["SUBSCRIBE", &channel]);
+        // It ends with the number of subscriptions.
+        pushed.hear(|heard| heard.ends_with(b":1\r\n").then_some(()));
+        pushed
+    }
+
+    /// Waits for the lock; returns its token.
+    pub(crate) fn acquire(&mut self) -> u64 {
+        self.call("wait", &self.entry.clone(), "30000");
+        let granted = format!("granted {} ", &self.entry[..36]);
+        self.hear(|heard| {
+            let text = std::str::from_utf8(heard).expect("text").strip_suffix("\r\n")?;
+            match text.starts_with('$') {
+                true => text.rsplit("\r\n").next()?.parse().ok(),
+                false => text.rsplit_once(&granted)?.1.parse().ok(),
+            }
+        })
+    }
+
+    pub(crate) fn release(&mut self, token: u64) {
+        let grant = format!("{} {token}", &self.entry[..36]);
+        self.call("free", &grant, "");
+        self.hear(|heard| (heard == b":1\r\n").then_some(()));
+    }
+
+    fn call(&mut self, verb: &str, who: &str, ttl: &str) {
+        let (script, [lock, fence, queue]) = (self.script.clone(), self.keys.clone());
+        self.say(&["EVALSHA", &script, "3", &lock, &fence, &queue, verb, who, ttl]);
+    }
+
+    fn say(&mut self, words: &[&str]) {
+        let mut out = Vec::new();
+        command(&mut out, words);
+        self.stream.write_all(&out).expect("a write");
+    }
+
+    /// Reads until there is something in what was heard, and forgets it.
+    fn hear<T>(&mut self, find: impl Fn(&[u8]) -> Option<T>) -> T {
+        let mut buffer = [0u8; 4096];
+        loop {
+            let count = self.stream.read(&mut buffer).expect("a reply");
+            assert!(count > 0, "the server closed the connection");
+            self.heard.extend_from_slice(&buffer[..count]);
+            if let Some(found) = find(&self.heard) {
+                self.heard.clear();
+                return found;
+            }
+        }
+    }
+}
+
 /// Opens a lock file.
 pub(crate) fn open(path: &Path) -> OwnedFd {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;

@@ -50,6 +50,9 @@ pub(crate) fn redis(server: &Server, rounds: usize) {
     report("redis, waking another process / blocking pop", Some(2.2), (&url, rounds), |_| {
         pair("token", &addr)
     });
+    report("redis, waking another process / our script bare", None, (&url, rounds), |_| {
+        pair("pushed", &addr)
+    });
 }
 
 pub(crate) fn file(folder: &Path, rounds: usize) {

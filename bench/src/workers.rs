@@ -14,7 +14,7 @@ use rustix::fs::FlockOperation;
 use serde_json::{Value, json};
 
 use crate::cycle::runtime;
-use crate::raw::{self, Token};
+use crate::raw::{self, Pushed, Token};
 use crate::{etcd, postgres, zookeeper};
 
 /// Locks on a store.
@@ -62,6 +62,7 @@ pub(crate) fn play(role: &str, words: &[String]) {
             served
         }),
         "token" => runtime().block_on(serve(&Tokens(target.parse().expect("an address")))),
+        "pushed" => runtime().block_on(serve(&Scripted(target.parse().expect("an address")))),
         "flock" => runtime().block_on(serve(&Files(target.into()))),
         "zookeeper watch" => {
             take_part(|| zookeeper::pass_to_and_fro(target.parse().expect("an address"), begins))
@@ -116,6 +117,41 @@ impl Contender for OneToken {
 
     fn token((): &()) -> Option<u64> {
         None
+    }
+}
+
+/// Our own script over a bare socket.
+struct Scripted(SocketAddr);
+
+impl Client for Scripted {
+    type Contender = Pushed;
+    type Error = String;
+
+    async fn contender(&self, name: &str) -> Result<Pushed, String> {
+        Ok(Pushed::connect(self.0, name))
+    }
+
+    async fn hold(&self, _: usize, _: Duration) -> Result<Holding, String> {
+        Err("its leases are not renewed".to_owned())
+    }
+}
+
+/// Blocks its process, which has nothing else to do.
+impl Contender for Pushed {
+    type Held = u64;
+    type Error = String;
+
+    async fn acquire(&mut self) -> Result<u64, String> {
+        Ok(Pushed::acquire(self))
+    }
+
+    async fn release(&mut self, token: u64) -> Result<(), String> {
+        Pushed::release(self, token);
+        Ok(())
+    }
+
+    fn token(token: &u64) -> Option<u64> {
+        Some(*token)
     }
 }
 
