@@ -64,7 +64,8 @@ async fn hold(
     let ttl = args.lock.ttl.unwrap_or(locks.default_ttl());
     let margin = args.grace.min(args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl)) / 4);
     let patience = Patience::new(args);
-    for tried in 0.. {
+    let mut tried = 0;
+    loop {
         let guard = acquire(args, locks, &name, margin, &patience, console, signals).await?;
         let terminal = Terminal::open();
         let watch = Watch { guard: &guard, guardian, signals, terminal, grace: args.grace, margin };
@@ -87,13 +88,13 @@ async fn hold(
                 tokio::select! {
                     biased;
                     signal = waiting::ending(signals) => return Err(Failure::Interrupted(signal)),
-                    () = give_back(guard, (PAUSE * 2u32.pow(tried.min(10))).min(ttl)) => {}
+                    () = give_back(guard, (PAUSE * 2u32.pow(tried)).min(ttl)) => {}
                 }
+                tried = (tried + 1).min(10);
             }
             end => return finish(guard, end, console).await,
         }
     }
-    unreachable!("it tries again without end")
 }
 
 /// Releases a lock on which nothing was started, and leaves others some time. If the release fails, the lock is free with the end
