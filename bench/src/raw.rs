@@ -162,7 +162,9 @@ impl Pushed {
 
     /// Waits for the lock; returns its token.
     pub(crate) fn acquire(&mut self) -> u64 {
-        self.call("wait", &self.entry.clone(), "30000");
+        let mut out = Vec::new();
+        command(&mut out, &self.call("wait", &self.entry, "30000"));
+        self.stream.write_all(&out).expect("a write");
         let granted = format!("granted {} ", &self.entry[..36]);
         self.hear(|heard| {
             let text = std::str::from_utf8(heard).expect("text").strip_suffix("\r\n")?;
@@ -175,13 +177,17 @@ impl Pushed {
 
     pub(crate) fn release(&mut self, token: u64) {
         let grant = format!("{} {token}", &self.entry[..36]);
-        self.call("free", &grant, "");
-        self.hear(|heard| (heard == b":1\r\n").then_some(()));
+        let mut out = Vec::new();
+        // As the client does it: the push to the next one is then written before the reply to this.
+        command(&mut out, &["PING"]);
+        command(&mut out, &self.call("free", &grant, ""));
+        self.stream.write_all(&out).expect("a write");
+        self.hear(|heard| heard.ends_with(b":1\r\n").then_some(()));
     }
 
-    fn call(&mut self, verb: &str, who: &str, ttl: &str) {
-        let (script, [lock, fence, queue]) = (self.script.clone(), self.keys.clone());
-        self.say(&["EVALSHA", &script, "3", &lock, &fence, &queue, verb, who, ttl]);
+    fn call<'a>(&'a self, verb: &'a str, who: &'a str, ttl: &'a str) -> [&'a str; 9] {
+        let [lock, fence, queue] = &self.keys;
+        ["EVALSHA", &self.script, "3", lock, fence, queue, verb, who, ttl]
     }
 
     fn say(&mut self, words: &[&str]) {

@@ -33,7 +33,8 @@ pub(super) enum Op<'a> {
 impl<'a> Op<'a> {
     /// This verb for one lock.
     pub(super) fn on(self, keys: &'a KeySet) -> ScriptStep<'a> {
-        ScriptStep { keys: keys.each(), words: self.words() }
+        let pushes = matches!(self, Self::Free { .. } | Self::Leave { .. });
+        ScriptStep { keys: keys.each(), words: self.words(), pushes }
     }
 
     fn words(self) -> [Cow<'a, [u8]>; 3] {

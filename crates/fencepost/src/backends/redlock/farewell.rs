@@ -226,7 +226,7 @@ impl Parting {
     fn send(&self, link: &Link, alone: bool, sent: Moment, call: Call) -> Result<(), String> {
         let keys = [self.keys.lock(), self.keys.queue()];
         let give_back = |arguments: &[&str], call| {
-            link.step(&Step { keys: &keys, arguments, needs_end: false, alone }, sent, call)
+            link.step(&Step { keys: &keys, arguments, needs_end: false, alone, pushes: false }, sent, call)
         };
         if let Some(before) = &self.before {
             return give_back(&["back", &self.value, before], call);

@@ -49,7 +49,7 @@ impl Paper {
         let [lock, counter, queue] = [self.keys.lock(), self.keys.counter(), self.keys.queue()];
         let (value, px): (&str, &str) = (&self.value, &self.px);
         let take = |keys: &[&str], arguments: &[&str], call| {
-            link.step(&Step { keys, arguments, needs_end: true, alone }, sent, call)
+            link.step(&Step { keys, arguments, needs_end: true, alone, pushes: false }, sent, call)
         };
         match &self.kind {
             Kind::Lock { entry: None } => take(&[lock, counter], &[px, value, proposal, not_after], call),

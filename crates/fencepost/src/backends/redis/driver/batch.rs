@@ -27,6 +27,8 @@ pub(in crate::backends) struct Step<'a, W = &'a str> {
     pub(in crate::backends) needs_end: bool,
     /// Whether nothing else shall be in the same call: what the server refuses, it refuses to all of it.
     pub(in crate::backends) alone: bool,
+    /// Whether it may push to another client, which is to hear of it first.
+    pub(in crate::backends) pushes: bool,
 }
 
 /// Words of a command, encoded.
@@ -55,6 +57,7 @@ pub(super) struct ScriptBatch {
     keys: Words,
     arguments: Words,
     needs_end: bool,
+    pushes: bool,
     /// When its first step was asked for.
     pub(super) sent: Option<Moment>,
     pub(super) calls: Vec<Call>,
@@ -87,7 +90,13 @@ impl ScriptBatch {
         self.keys.push(step.keys);
         self.arguments.push(step.arguments);
         self.needs_end |= step.needs_end;
+        self.pushes |= step.pushes;
         self.calls.push(call);
+    }
+
+    /// Whether a step may push to another client. Asked once, before the call is finished.
+    pub(super) fn take_pushes(&mut self) -> bool {
+        std::mem::take(&mut self.pushes)
     }
 
     /// Appends the call, if there is one, and returns who waits for it.
@@ -111,7 +120,7 @@ mod tests {
     use super::*;
 
     fn step<'a>(keys: &'a [&'a str], arguments: &'a [&'a str], needs_end: bool) -> Step<'a> {
-        Step { keys, arguments, needs_end, alone: false }
+        Step { keys, arguments, needs_end, alone: false, pushes: false }
     }
 
     fn script() -> Arc<BatchedScript> {

@@ -68,6 +68,10 @@ enum Waiting {
         sent: Moment,
         calls: Vec<Call>,
     },
+    /// The answer is of no interest.
+    Nobody {
+        sent: Moment,
+    },
 }
 
 impl std::fmt::Debug for Waiting {
@@ -81,6 +85,7 @@ impl Waiting {
         match self {
             Self::Receiver(_) | Self::Call { .. } => 1,
             Self::Batch { calls, .. } => calls.len(),
+            Self::Nobody { .. } => 0,
         }
     }
 
@@ -94,7 +99,7 @@ impl Waiting {
             (Self::Batch { calls, .. }, reply) => calls.into_iter().for_each(|call| call(reply.clone())),
             // Nobody may wait any more: dropped requests are answered, too.
             (Self::Receiver(sender), Some(reply)) => drop(sender.send(reply)),
-            (Self::Receiver(_), None) => {}
+            (Self::Receiver(_), None) | (Self::Nobody { .. }, _) => {}
         }
     }
 }
@@ -129,7 +134,14 @@ impl Shared {
     }
 
     /// Puts what was gathered into the buffer.
+    ///
+    /// A server writes first to the client that it has had something for last. With nothing before it, the
+    /// reply to a release would be written, and its reader woken, before the push to the next holder.
     fn finish_batch(&mut self) {
+        if self.batch.take_pushes() && self.outgoing.is_empty() {
+            resp::encode_parts(&mut self.outgoing, iter::once(Part::Words(&["PING"])));
+            self.unanswered.extend(self.batch.sent.map(|sent| Waiting::Nobody { sent }));
+        }
         self.unanswered.extend(self.batch.finish(&mut self.outgoing).map(|(sent, mut calls)| {
             match (calls.len(), calls.pop()) {
                 (1, Some(call)) => Waiting::Call { sent, call },
@@ -263,7 +275,9 @@ impl Connection {
             return None;
         }
         let oldest = match shared.unanswered.front() {
-            Some(Waiting::Call { sent, .. } | Waiting::Batch { sent, .. }) => Some(*sent),
+            Some(Waiting::Call { sent, .. } | Waiting::Batch { sent, .. } | Waiting::Nobody { sent }) => {
+                Some(*sent)
+            }
             Some(Waiting::Receiver(_)) => None,
             None => shared.batch.sent,
         };
@@ -544,5 +558,41 @@ mod tests {
         assert!(!endless.has_ended(), "nobody has asked it for anything yet");
         endless.command(&["PING"]).unwrap().await.unwrap_err();
         assert!(endless.why_ended().contains("answers nothing"), "{}", endless.why_ended());
+    }
+
+    #[tokio::test]
+    async fn something_goes_before_a_step_that_pushes_unless_something_does_anyway() {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 16);
+        let connection = Connection::start(&Arc::default(), Box::new(ours), |_| {});
+        let script = Arc::new(BatchedScript { name: "sha".to_owned(), most: 9, ..Default::default() });
+        let join = |pushes| {
+            let (sender, reply) = oneshot::channel();
+            let step = Step { keys: &["k"], arguments: &["a"], needs_end: false, alone: true, pushes };
+            connection
+                .join(&script, &step, Moment::NEVER, Box::new(move |value| drop(sender.send(value))))
+                .unwrap();
+            reply
+        };
+        let mut expect = async |commands: &[&[&str]], replies: &str| {
+            let mut sent = Vec::new();
+            commands.iter().for_each(|words| resp::encode_parts(&mut sent, iter::once(Part::Words(words))));
+            let mut came = vec![0; sent.len()];
+            theirs.read_exact(&mut came).await.unwrap();
+            assert_eq!(String::from_utf8(came), String::from_utf8(sent));
+            theirs.write_all(replies.as_bytes()).await.unwrap();
+        };
+        let (ping, call): (&[&str], &[&str]) = (&["PING"], &["EVALSHA", "sha", "1", "k", "a"]);
+        let pushing = join(true);
+        expect(&[ping, call], "+PONG\r\n:1\r\n").await;
+        assert_eq!(pushing.await.unwrap(), Some(Value::Int(1)), "the answer to the step, not to the PING");
+        let (plain, pushing) = (join(false), join(true));
+        expect(&[call, call], ":2\r\n:3\r\n").await;
+        assert_eq!(
+            (plain.await.unwrap(), pushing.await.unwrap()),
+            (Some(Value::Int(2)), Some(Value::Int(3)))
+        );
+        let refused = join(true);
+        expect(&[ping, call], "-NOPERM this user has no permissions to run 'ping'\r\n:4\r\n").await;
+        assert_eq!(refused.await.unwrap(), Some(Value::Int(4)), "a server may refuse the PING");
     }
 }

@@ -76,6 +76,8 @@ pub(in crate::backends) struct Session {
 pub(in crate::backends) struct ScriptStep<'a> {
     pub(in crate::backends) keys: [&'a str; 3],
     pub(in crate::backends) words: [Cow<'a, [u8]>; 3],
+    /// Whether it may push to another client, which is to hear of it first.
+    pub(in crate::backends) pushes: bool,
 }
 
 /// Why an answer did not come.
@@ -97,7 +99,8 @@ impl Session {
         let (sender, reply) = oneshot::channel();
         // Nobody may wait any more.
         let call = Box::new(move |value| drop(Option::map(value, |value| sender.send(value))));
-        let step = Step { keys: &step.keys, arguments: &step.words, needs_end: false, alone: false };
+        let ScriptStep { keys, words: arguments, pushes } = step;
+        let step = Step { keys, arguments, needs_end: false, alone: false, pushes: *pushes };
         self.connection.join(&self.script, &step, sent, call).map(|()| reply)
     }
 
