@@ -41,30 +41,53 @@ impl Scripts {
         Self { acquire: load(addr, TRIVIAL_ACQUIRE), release: load(addr, TRIVIAL_RELEASE), ours: false }
     }
 
+    /// The bytes of an acquire and of a release of all names, each in one call, with the lines of their replies.
+    pub(crate) fn calls(&self, names: &[String]) -> [(Vec<u8>, usize); 2] {
+        let keys: Vec<_> = names.iter().flat_map(|name| keys(name)).collect();
+        let (count, value) = (keys.len().to_string(), value());
+        [("wait", "30000", 2), ("leave", "", 1)].map(|(verb, ttl, lines)| {
+            let mut words = vec!["EVALSHA", &self.acquire, &count];
+            words.extend(keys.iter().map(String::as_str));
+            names.iter().for_each(|_| words.extend([verb, &value, ttl]));
+            let mut out = Vec::new();
+            command(&mut out, &words);
+            (out, 1 + lines * names.len())
+        })
+    }
+
+    /// The lines of the reply to one acquire. That to a release has one.
+    pub(crate) fn granted_lines(&self) -> usize {
+        if self.ours { 2 } else { 1 }
+    }
+
     /// The bytes of an acquire and of a release of each name.
     pub(crate) fn commands(&self, names: &[String]) -> (Vec<u8>, Vec<u8>) {
         let (mut acquires, mut releases) = (Vec::new(), Vec::new());
-        let value =
-            format!("{:036} {:016} {{\"host\":\"bench\",\"pid\":12345,\"since\":1234567890123}}", 1, 2);
+        let value = value();
         for name in names {
-            let (lock, fence, queue) = (
-                format!("lock:{name}"),
-                format!("{{lock:{name}}}:fence"),
-                format!("{{lock:{name}}}:waiting"),
-            );
+            let [lock, fence, queue] = &keys(name);
             if self.ours {
-                let keys = [lock.as_str(), &fence, &queue];
-                let [a, b, c] = keys;
+                let [a, b, c] = [lock, fence, queue];
                 command(&mut acquires, &["EVALSHA", &self.acquire, "3", a, b, c, "wait", &value, "30000"]);
                 // By the entry: the token is not known when these bytes are made.
                 command(&mut releases, &["EVALSHA", &self.release, "3", a, b, c, "leave", &value, ""]);
             } else {
-                command(&mut acquires, &["EVALSHA", &self.acquire, "1", &lock, &value, "30000"]);
-                command(&mut releases, &["EVALSHA", &self.release, "1", &lock, &value]);
+                command(&mut acquires, &["EVALSHA", &self.acquire, "1", lock, &value, "30000"]);
+                command(&mut releases, &["EVALSHA", &self.release, "1", lock, &value]);
             }
         }
         (acquires, releases)
     }
+}
+
+/// The keys of a lock.
+fn keys(name: &str) -> [String; 3] {
+    [format!("lock:{name}"), format!("{{lock:{name}}}:fence"), format!("{{lock:{name}}}:waiting")]
+}
+
+/// What a waiter is known by.
+fn value() -> String {
+    format!("{:036} {:016} {{\"host\":\"bench\",\"pid\":12345,\"since\":1234567890123}}", 1, 2)
 }
 
 /// Loads a script and returns its hash.
@@ -79,27 +102,39 @@ pub(crate) fn load(addr: SocketAddr, script: &str) -> String {
     text.lines().nth(1).unwrap_or_default().to_owned()
 }
 
-/// A bare asynchronous socket: the same runtime and the same system calls, and no lock library.
-pub(crate) struct Bare(tokio::net::TcpStream);
+/// A bare asynchronous socket: the same runtime and the same system calls, and no lock library. And the lines
+/// that have come and were not waited for yet.
+pub(crate) struct Bare(tokio::net::TcpStream, usize);
 
 impl Bare {
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let stream = tokio::net::TcpStream::connect(addr).await.expect("the server");
         stream.set_nodelay(true).expect("a socket option");
-        Self(stream)
+        Self(stream, 0)
     }
 
-    /// Sends commands and waits for as many replies of one line.
-    pub(crate) async fn exchange(&mut self, commands: &[u8], replies: usize) {
+    /// Sends commands and waits for so many lines.
+    pub(crate) async fn exchange(&mut self, commands: &[u8], lines: usize) {
+        self.send(commands).await;
+        self.hear(lines).await;
+    }
+
+    pub(crate) async fn send(&mut self, commands: &[u8]) {
         self.0.write_all(commands).await.expect("a write");
+    }
+
+    /// Waits for so many lines.
+    pub(crate) async fn hear(&mut self, lines: usize) {
         let mut buffer = [0u8; 16384];
-        let mut seen = 0;
-        while seen < replies {
+        let mut seen = std::mem::take(&mut self.1);
+        while seen < lines {
             let count = self.0.read(&mut buffer).await.expect("replies");
             assert!(count > 0, "the server closed the connection");
             assert!(buffer[0] != b'-', "{}", String::from_utf8_lossy(&buffer[..count]));
             seen += buffer[..count].iter().filter(|byte| **byte == b'\n').count();
         }
+        // What was sent ahead may be answered, too.
+        self.1 = seen - lines;
     }
 }
 
@@ -148,8 +183,7 @@ impl Pushed {
         let script = load(addr, OPS);
         let stream = TcpStream::connect(addr).expect("the server");
         stream.set_nodelay(true).expect("a socket option");
-        let keys =
-            ["lock:NAME", "{lock:NAME}:fence", "{lock:NAME}:waiting"].map(|key| key.replace("NAME", name));
+        let keys = keys(name);
         let (process, channel) = (std::process::id(), format!("{:016x}", std::process::id()));
         let entry = format!("{process:036} {channel} {{\"host\":\"bench\",\"pid\":{process}}}");
         let mut pushed = Self { stream, script, keys, entry, heard: Vec::new() };

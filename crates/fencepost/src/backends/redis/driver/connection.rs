@@ -30,7 +30,7 @@ const MAX_UNANSWERED: usize = 1 << 18;
 
 /// Replies that are handed out at a time. What those who get them ask for next is written before the others
 /// get theirs: so the server and its callers work at the same time and not in turns.
-pub(super) const AT_A_TIME: usize = 16;
+pub(super) const AT_A_TIME: usize = 32;
 
 /// Bytes that are read at a time, and how often in one turn. Connections share a task: one whose server sends
 /// without end lets the others have their turns.
