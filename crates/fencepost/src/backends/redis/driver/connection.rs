@@ -577,7 +577,8 @@ mod tests {
             let mut sent = Vec::new();
             commands.iter().for_each(|words| resp::encode_parts(&mut sent, iter::once(Part::Words(words))));
             let mut came = vec![0; sent.len()];
-            theirs.read_exact(&mut came).await.unwrap();
+            let read = tokio::time::timeout(std::time::Duration::from_secs(60), theirs.read_exact(&mut came));
+            read.await.expect("as many bytes").unwrap();
             assert_eq!(String::from_utf8(came), String::from_utf8(sent));
             theirs.write_all(replies.as_bytes()).await.unwrap();
         };
