@@ -2,22 +2,21 @@
 //! the loss deadline, drop, counters) is written once, in front of it.
 //!
 //! No method has a default body: a wrapper that forgets one must not compile. A store tells the core about a loss
-//! it was pushed by raising the request's [`Signal`], so no task has to watch each held lock.
+//! it was pushed by raising the request's [`LossSignal`], so no task has to watch each held lock.
 
 use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering, Ordering::SeqCst, fence};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
 
-use crate::clock::{Clock, Moment};
-use crate::held::Held;
-use crate::keeper::Keeper;
 pub use crate::owner::Identity;
+use crate::runtime::clock::{Clock, Moment};
+pub use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::{FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, Source};
 
 /// What a store can do.
@@ -66,13 +65,13 @@ pub struct Request {
     /// Free text shown to others.
     pub note: Arc<str>,
     /// Where the store says that it took the lock away.
-    pub signal: Arc<Signal>,
+    pub signal: Arc<LossSignal>,
     /// Where the store says whom it saw holding the lock, for the error if the wait ends in vain.
-    pub seen: Arc<Seen>,
+    pub seen: Arc<WaitObservation>,
 }
 
 impl Request {
-    pub(crate) fn new(name: Name, ttl: Duration, note: Arc<str>, seen: Arc<Seen>) -> Self {
+    pub(crate) fn new(name: Name, ttl: Duration, note: Arc<str>, seen: Arc<WaitObservation>) -> Self {
         let (identity, signal) = (Identity::fresh(&name), Arc::default());
         Self { name, identity, mode: Mode::Exclusive, ttl, note, signal, seen }
     }
@@ -85,13 +84,13 @@ impl Request {
 
 /// What a waiting request last saw in its way.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct WaitObservation {
     holder: Mutex<Option<Holder>>,
     obstacle: Mutex<Option<Source>>,
     answers: AtomicU64,
 }
 
-impl Seen {
+impl WaitObservation {
     /// Notes who holds the lock.
     pub fn note(&self, holder: Holder) {
         *lock(&self.holder) = Some(holder);
@@ -128,63 +127,10 @@ impl Seen {
     }
 }
 
-/// Carries a loss from the store to the guard, and wakes whoever watches it.
-#[derive(Debug, Default)]
-pub struct Signal {
-    loss: OnceLock<Loss>,
-    changed: Notify,
-    /// Who counts and logs a loss of which lock, from when it is granted.
-    listener: OnceLock<(Weak<Keeper>, Weak<Held>)>,
-}
-
-impl Signal {
-    /// Declares the lock lost. Only the first call counts. Never waits, and drops nothing of a store's.
-    pub fn raise(&self, loss: Loss) {
-        if self.loss.set(loss).is_ok() {
-            // Whoever begins to listen now sees the loss, or is seen here.
-            fence(SeqCst);
-            if let Some((keeper, held)) = self.listener.get()
-                && let Some(keeper) = keeper.upgrade()
-            {
-                keeper.report(held.clone());
-            }
-            self.wake();
-        }
-    }
-
-    /// Has a loss counted and logged when it comes, by the keeper. One that has come already is the caller's to look for.
-    pub(crate) fn report_to(&self, keeper: &Arc<Keeper>, held: &Arc<Held>) {
-        let _ = self.listener.set((Arc::downgrade(keeper), Arc::downgrade(held)));
-        fence(SeqCst);
-    }
-
-    pub(crate) fn loss(&self) -> Option<&Loss> {
-        self.loss.get()
-    }
-
-    pub(crate) fn wake(&self) {
-        self.changed.notify_waiters();
-    }
-
-    /// Waits until `look` finds something, looking whenever something may have changed.
-    pub(crate) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // Listen before the look: a change in between is not missed.
-            changed.as_mut().enable();
-            if let Some(found) = look() {
-                return found;
-            }
-            changed.await;
-        }
-    }
-}
-
 /// The answer to a try.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Attempt {
+pub enum TryOutcome {
     /// The lock is ours.
     Granted(Grant),
     /// Somebody else has it.
@@ -299,7 +245,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn clock(&self) -> &Clock;
 
     /// Takes the lock if it is free now.
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt>;
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome>;
 
     /// Waits for the lock, however long that takes: the caller drops the future at its deadline. Returns an error
     /// only if waiting makes no sense any more or the store failed; the core decides whether to try again.
@@ -364,20 +310,15 @@ pub trait Hold: Any + Debug + Send + Sync + 'static {
 /// [`Unavailable`](crate::Error::Unavailable) if the thread cannot be started.
 #[cfg(feature = "unstable-backend")]
 pub fn runtime() -> Result<tokio::runtime::Handle> {
-    Ok(crate::keeper::Keeper::of(&Clock::system())?.runtime().clone())
+    Ok(crate::runtime::keeper::Keeper::of(&Clock::system())?.runtime().clone())
 }
 
 /// How many forks there were above this process since the library was first used. What was made in another generation
 /// belongs to the parent, which shares its sockets with us: leave it alone, and do not drop it.
 #[cfg(feature = "unstable-backend")]
 pub fn generation() -> u32 {
-    crate::fork::generation()
+    crate::runtime::fork::generation()
 }
 
 #[cfg(feature = "unstable-backend")]
-pub use crate::fork::PerProcess;
-
-/// Locks a mutex; a panic elsewhere while it was held cannot have left half a change behind.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
+pub use crate::runtime::fork::PerProcess;

@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 
 use crate::backend::{Capabilities, ForceRelease, Revoked};
-use crate::clock::Clock;
-use crate::keeper::Keeper;
 use crate::options::{Options, chained_options};
+use crate::runtime::clock::Clock;
+use crate::runtime::keeper::Keeper;
 use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats};
 
 pub(crate) fn run<T, E: From<Error>>(

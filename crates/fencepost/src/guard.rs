@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::Renewal;
-use crate::held::Held;
 use crate::options::check_ttl;
+use crate::runtime::lease_state::LeaseState;
 use crate::{Error, FencingToken, Handle, Locks, Loss, Name, Owner, Result, Risk, Watch};
 
 /// What a guard knows about its lock at this moment.
@@ -41,13 +41,13 @@ impl State {
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     locks: Locks,
-    held: Arc<Held>,
+    held: Arc<LeaseState>,
     /// The lock was given back, handed on or found gone: nothing is left to release.
     done: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(locks: Locks, held: Arc<Held>) -> Self {
+    pub(crate) fn new(locks: Locks, held: Arc<LeaseState>) -> Self {
         held.report_losses_to(locks.keeper());
         locks.keeper().adopt(&held);
         Self { locks, held, done: false }
@@ -145,7 +145,7 @@ impl Guard {
     pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
         check_ttl(ttl)?;
         self.own()?;
-        // Carried out by the keeper: an extension that stood still with the caller's runtime would keep the renewals of
+        // Spawned out by the keeper: an extension that stood still with the caller's runtime would keep the renewals of
         // this lock waiting.
         let (held, locks) = (self.held.clone(), self.locks.clone());
         let extended = self.locks.keeper().carry_out(async move {
@@ -258,7 +258,7 @@ impl Guard {
         if self.held.is_inherited() {
             return Some(Duration::ZERO);
         }
-        self.held.valid_until().map(crate::clock::Moment::since_origin)
+        self.held.valid_until().map(crate::runtime::clock::Moment::since_origin)
     }
 }
 

@@ -28,7 +28,6 @@
 // What only one store uses is unused in a build without it.
 #![cfg_attr(not(all(feature = "file", feature = "tls", feature = "redlock")), allow(dead_code))]
 
-mod alarm;
 #[cfg(feature = "unstable-backend")]
 pub mod backend;
 #[cfg(not(feature = "unstable-backend"))]
@@ -36,20 +35,12 @@ pub mod backend;
 mod backend;
 mod backends;
 pub mod blocking;
-mod clock;
-mod errands;
 mod error;
-mod events;
 pub mod fence;
-#[cfg_attr(not(feature = "unstable-backend"), allow(unreachable_pub))]
-mod fork;
 mod guard;
 mod handle;
-mod held;
 mod holder;
 mod identity;
-mod keeper;
-mod lease;
 mod lock;
 mod locks;
 mod name;
@@ -57,7 +48,9 @@ mod options;
 #[cfg_attr(not(feature = "unstable-backend"), allow(unreachable_pub))]
 mod owner;
 mod report;
+mod runtime;
 mod set;
+mod stats;
 mod text;
 mod token;
 mod url;
@@ -70,10 +63,7 @@ pub use backends::etcd::EtcdCompare;
 pub use backends::memory;
 #[cfg(feature = "postgres")]
 pub use backends::postgres;
-#[cfg(feature = "unstable-backend")]
-pub use clock::{Clock, Moment};
 pub use error::{Error, Loss, Result, Risk, Source};
-pub use events::{Distribution, Losses, Stats};
 pub use guard::{Guard, State};
 pub use handle::Handle;
 pub use holder::{Holder, Listing};
@@ -83,7 +73,10 @@ pub use name::{MAX_NAME, Name};
 pub use options::DEFAULT_TTL;
 pub use owner::Owner;
 pub use report::{NodeReport, NodeView, Verdict};
+#[cfg(feature = "unstable-backend")]
+pub use runtime::clock::{Clock, Moment};
 pub use set::{GuardSet, LockSet};
+pub use stats::{Distribution, Losses, Stats};
 pub use text::{format_duration, parse_duration};
 // For the command, which shows the same texts.
 #[doc(hidden)]

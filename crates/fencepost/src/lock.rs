@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Attempt, Grant, Request, Seen};
-use crate::clock::Moment;
-use crate::events::{add, subtract};
-use crate::held::Held;
+use crate::backend::{Grant, Request, TryOutcome, WaitObservation};
 use crate::options::{Options, chained_options};
+use crate::runtime::clock::Moment;
+use crate::runtime::lease_state::LeaseState;
+use crate::stats::{add, subtract};
 use crate::text::printable;
 use crate::{Error, Guard, Handle, Locks, Name, Result, Wait, format_duration};
 
@@ -129,7 +129,7 @@ impl Lock {
         started: Moment,
         deadline: Option<Moment>,
     ) -> Result<Guard> {
-        let seen = Arc::<Seen>::default();
+        let seen = Arc::<WaitObservation>::default();
         if self.options.wait == Wait::No {
             return self.try_once(name, started, &seen).await;
         }
@@ -168,7 +168,7 @@ impl Lock {
     }
 
     /// Waits the store's own way, through outages shorter than [`PATIENCE`] once the store has answered.
-    async fn queue(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
+    async fn queue(&self, name: &Name, started: Moment, seen: &Arc<WaitObservation>) -> Result<Guard> {
         let clock = self.locks.clock();
         let (mut failing_since, mut first, mut answers) = (None, true, 0);
         loop {
@@ -203,7 +203,7 @@ impl Lock {
     }
 
     /// Tries by the caller's own schedule.
-    async fn poll(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
+    async fn poll(&self, name: &Name, started: Moment, seen: &Arc<WaitObservation>) -> Result<Guard> {
         let clock = self.locks.clock();
         for tried in 1u32.. {
             match self.try_once(name, started, seen).await {
@@ -217,7 +217,7 @@ impl Lock {
         Err(Error::Timeout { name: name.clone(), waited, holder: seen.holder() })
     }
 
-    async fn try_once(&self, name: &Name, started: Moment, seen: &Arc<Seen>) -> Result<Guard> {
+    async fn try_once(&self, name: &Name, started: Moment, seen: &Arc<WaitObservation>) -> Result<Guard> {
         let counters = self.locks.counters();
         let mut request = self.request(name, seen);
         let mut tried = self.locks.backend()?.try_acquire(&request).await;
@@ -227,8 +227,8 @@ impl Lock {
             tried = self.locks.backend()?.try_acquire(&request).await;
         }
         match tried {
-            Ok(Attempt::Granted(grant)) => self.guard(&request, grant, started),
-            Ok(Attempt::Busy(holder)) => {
+            Ok(TryOutcome::Granted(grant)) => self.guard(&request, grant, started),
+            Ok(TryOutcome::Busy(holder)) => {
                 add(&counters.busy, 1);
                 tracing::debug!(name = %printable(name.as_str()), "lock is busy");
                 if let Some(holder) = &holder {
@@ -243,7 +243,7 @@ impl Lock {
         }
     }
 
-    fn request(&self, name: &Name, seen: &Arc<Seen>) -> Request {
+    fn request(&self, name: &Name, seen: &Arc<WaitObservation>) -> Request {
         Request::new(name.clone(), self.options.ttl, self.options.note.clone(), seen.clone())
     }
 
@@ -251,7 +251,7 @@ impl Lock {
     fn guard(&self, request: &Request, grant: Grant, started: Moment) -> Result<Guard> {
         let (clock, counters) = (self.locks.clock(), self.locks.counters());
         let owner = grant.identity.owner();
-        let held = Held::new(request, grant, &self.options, clock.clone(), counters.clone());
+        let held = LeaseState::new(request, grant, &self.options, clock.clone(), counters.clone());
         let guard = Guard::new(self.locks.clone(), held);
         if let crate::State::Lost(why) = guard.state() {
             return Err(match why {

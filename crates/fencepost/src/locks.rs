@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Backend, Capabilities, ForceRelease, Renewal, Revoked};
-use crate::clock::Clock;
-use crate::errands::Errands;
-use crate::events::{Counters, Stats};
-use crate::keeper::Keeper;
 use crate::options::{DEFAULT_TTL, Options, check_text, check_ttl};
+use crate::runtime::background::BackgroundTasks;
+use crate::runtime::clock::Clock;
+use crate::runtime::keeper::Keeper;
+use crate::stats::{Counters, Stats};
 use crate::text::printable;
 use crate::{Error, Guard, Handle, Holder, Listing, Lock, LockSet, Name, Result, backends};
 
@@ -37,7 +37,7 @@ struct Inner {
     counters: Arc<Counters>,
     default_ttl: Duration,
     /// Background releases under way.
-    releases: Errands,
+    releases: BackgroundTasks,
     /// Of the process that connected.
     generation: u32,
 }
@@ -94,8 +94,8 @@ impl Locks {
         let clock = backend.clock().clone();
         let keeper = Keeper::of(&clock)?;
         let default_ttl = ttl.unwrap_or(DEFAULT_TTL);
-        let (counters, releases) = (Arc::default(), Errands::default());
-        let generation = crate::fork::generation();
+        let (counters, releases) = (Arc::default(), BackgroundTasks::default());
+        let generation = crate::runtime::fork::generation();
         Ok(Self(Arc::new(Inner { backend, clock, keeper, counters, default_ttl, releases, generation })))
     }
 
@@ -235,13 +235,13 @@ impl Locks {
     /// The store, unless it is that of the process that this one was forked from.
     pub(crate) fn backend(&self) -> Result<&dyn Backend> {
         if self.is_inherited() {
-            return Err(crate::fork::refusal());
+            return Err(crate::runtime::fork::refusal());
         }
         Ok(&*self.0.backend)
     }
 
     fn is_inherited(&self) -> bool {
-        self.0.generation != crate::fork::generation()
+        self.0.generation != crate::runtime::fork::generation()
     }
 
     pub(crate) fn clock(&self) -> &Clock {

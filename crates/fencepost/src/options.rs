@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::runtime::clock::Clock;
 use crate::{Error, Result, Retry, Wait};
 
 /// The ttl of a lock that names none.

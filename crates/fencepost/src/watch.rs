@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::held::Held;
+use crate::runtime::lease_state::LeaseState;
 use crate::{Loss, Name, State};
 
 /// A look at a lock that a [`Guard`](crate::Guard) holds, made by [`Guard::watch`](crate::Guard::watch): for a task that
 /// shall know of its loss while another one works under the guard. Keeps nothing held. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Watch(Arc<Held>);
+pub struct Watch(Arc<LeaseState>);
 
 impl Watch {
-    pub(crate) fn new(held: &Arc<Held>) -> Self {
+    pub(crate) fn new(held: &Arc<LeaseState>) -> Self {
         Self(held.clone())
     }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio::runtime;
 
-use crate::backend::lock;
-use crate::keeper::Keeper;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 
 /// Renewals that one request makes. Larger ones would keep a server busy for too long at a time.
 const BATCH: usize = 100;
@@ -76,7 +76,7 @@ impl<T: Send + 'static> Batches<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use crate::runtime::clock::Clock;
 
     #[tokio::test]
     async fn what_is_due_at_the_same_time_goes_in_full_batches() {

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use super::Result;
 use crate::blocking::run;
-use crate::clock::Clock;
-use crate::keeper::Keeper;
+use crate::runtime::clock::Clock;
+use crate::runtime::keeper::Keeper;
 use crate::{FencingToken, Name};
 
 /// Values by name that only the newest holder may change. See [`super::Fence`].

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::StaleToken;
 use super::record::{Record, Rule};
 use crate::FencingToken;
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 
 /// A value that remembers the largest token it was shown, and refuses smaller ones. Share it by reference or in an `Arc`.
 ///

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::record::{Record, Rule};
 use super::{Backend, Error, Result};
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 use crate::url::StoreUrl;
 use crate::{FencingToken, Name};
 

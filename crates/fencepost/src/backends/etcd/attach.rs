@@ -16,7 +16,7 @@ use super::record::Record;
 use super::seats::Seat;
 use super::session::Session;
 use crate::backend::{Grant, Renewal, Request};
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
 use crate::{Error, Handle, Loss, Name, Owner, Result};
 
 /// How often the key may change between a look and the request that relies on it.
@@ -249,7 +249,7 @@ pub(super) fn undo(
     turn: Option<Seat>,
 ) {
     let job = session.clone();
-    session.errands.spawn(&session.keeper, async move {
+    session.background.spawn(&session.keeper, async move {
         let (clock, _turn) = (&job.clock, turn);
         while clock.now() < until {
             match try_undo(&job, &key, created, ours, theirs).await {

@@ -3,7 +3,7 @@
 //! which a majority has to confirm.
 
 use super::proto::Header;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
 
 /// When a request was sent, and the raft term of the member that answered it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::Clock;
+    use crate::runtime::clock::Clock;
 
     fn stamp(sent: Moment, raft_term: u64) -> Stamp {
         Stamp::new(sent, Some(&Header { raft_term, ..Header::default() }))

@@ -15,8 +15,8 @@ use super::proto::KeyValue;
 use super::record::{self, Record};
 use super::seats::Seat;
 use super::session::Session;
-use crate::backend::{Attempt, Grant, Identity, Request};
-use crate::clock::Moment;
+use crate::backend::{Grant, Identity, Request, TryOutcome};
+use crate::runtime::clock::Moment;
 use crate::{Error, Holder, Result};
 
 /// How many leases are tried before it counts as a fault.
@@ -39,12 +39,12 @@ impl Claim {
     }
 
     /// Takes the lock if it is free now.
-    pub(super) async fn once(self) -> Result<Attempt> {
+    pub(super) async fn once(self) -> Result<TryOutcome> {
         let mut seat = self.session.seats.enter(&self.request.name);
         let deadline = self.started.plus(self.session.client.config.timeout);
         while !seat.try_front() {
             if let Some(holder) = self.session.show(&self.request.name).await? {
-                return Ok(Attempt::Busy(Some(holder)));
+                return Ok(TryOutcome::Busy(Some(holder)));
             }
             // Somebody of this client is just about to take it, or has just given it back.
             if self.session.clock.within(Some(deadline), seat.changes()).await.is_none() {
@@ -54,13 +54,15 @@ impl Claim {
         for _ in 0..TRIES {
             let uses = self.lease().await?;
             match self.take_if_free(&uses).await {
-                Ok((place, View::First)) => return self.grant(place, seat, false).map(Attempt::Granted),
+                Ok((place, View::First)) => return self.grant(place, seat, false).map(TryOutcome::Granted),
                 Ok((place, View::Behind { holder, .. })) => {
                     let ours = self.ours(place.created);
                     self.session.leave(place.uses, place.mine, ours, seat);
-                    return Ok(Attempt::Busy(Some(self.describe(&holder).await)));
+                    return Ok(TryOutcome::Busy(Some(self.describe(&holder).await)));
                 }
-                Err(Refusal::Held(holder)) => return Ok(Attempt::Busy(Some(self.describe(&holder).await))),
+                Err(Refusal::Held(holder)) => {
+                    return Ok(TryOutcome::Busy(Some(self.describe(&holder).await)));
+                }
                 Err(Refusal::OtherLease) | Ok((_, View::Gone)) => {}
                 Err(Refusal::Error(error)) => return Err(error),
             }

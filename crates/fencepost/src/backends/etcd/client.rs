@@ -15,7 +15,7 @@ use super::grpc::Trouble;
 use super::link::Watch;
 use super::members::Members;
 use super::proto::{Compare, Header, LeaseResponse, Reply, Request, TxnRequest, TxnResponse};
-use crate::clock::{Clock, Moment};
+use crate::runtime::clock::{Clock, Moment};
 use crate::{Error, Result, Source};
 
 /// Between a failed try and the next.

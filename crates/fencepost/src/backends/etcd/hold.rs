@@ -15,8 +15,10 @@ use super::record::Record;
 use super::renewals::{self, Found, One};
 use super::seats::Seat;
 use super::session::Session;
-use crate::backend::{Hold, Renewal, Signal, lock};
-use crate::clock::Moment;
+use crate::backend::{Hold, Renewal};
+use crate::runtime::clock::Moment;
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::{EtcdCompare, Loss, Name, Owner, Result};
 
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub(crate) struct Held {
     pub(super) since: i64,
     /// Who had it before it was attached.
     before: Option<Owner>,
-    pub(super) signal: Arc<Signal>,
+    pub(super) signal: Arc<LossSignal>,
     state: Mutex<State>,
     /// Nothing is left to watch over.
     pub(super) done: watch::Sender<bool>,
@@ -74,7 +76,12 @@ pub(super) struct Entry {
 }
 
 impl Held {
-    pub(super) fn new(session: &Arc<Session>, name: &Name, signal: Arc<Signal>, entry: Entry) -> Arc<Self> {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        name: &Name,
+        signal: Arc<LossSignal>,
+        entry: Entry,
+    ) -> Arc<Self> {
         let Entry { owner, before, mine, created, since, uses, until, seat, turn } = entry;
         let key = mine.key.clone();
         let stake = Some(Stake { uses, mine, seat, turn });

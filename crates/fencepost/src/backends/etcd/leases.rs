@@ -17,9 +17,9 @@ use super::beat::{Stamp, proven};
 use super::client::{Client, Fault};
 use super::proto::{Compare, DeleteRequest, RangeRequest, Request};
 use super::record::Record;
-use crate::backend::lock;
-use crate::clock::Moment;
-use crate::keeper::Keeper;
+use crate::runtime::clock::Moment;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::{Owner, Result};
 
 /// A lease is new enough for another lock if this part of it has passed at most; else it is kept alive first.

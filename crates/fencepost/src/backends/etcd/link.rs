@@ -19,7 +19,7 @@ use super::proto::{
     WatchRequest, WatchResponse,
 };
 use crate::Result;
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 use crate::url::Password;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -10,7 +10,7 @@ use super::config::Config;
 use super::grpc::Trouble;
 use super::link::{Endpoint, Link};
 use crate::Result;
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 
 #[derive(Debug)]
 pub(super) struct Members {

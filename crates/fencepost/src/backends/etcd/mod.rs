@@ -36,8 +36,9 @@ use self::claim::Claim;
 use self::config::Config;
 pub(crate) use self::hold::Held;
 use self::session::Session;
-use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, lock};
-use crate::clock::Clock;
+use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::lock;
 use crate::url::StoreUrl;
 use crate::{Error, Handle, Holder, Listing, Name, Result};
 
@@ -91,7 +92,7 @@ impl Backend for Store {
         &self.clock
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
         let session = self.session()?;
         session.run(Claim::new(session.clone(), request.clone()).once()).await
     }
@@ -150,7 +151,7 @@ impl Backend for Store {
 
     async fn settle(&self) {
         if let Ok(session) = self.session() {
-            session.errands.done().await;
+            session.background.done().await;
         }
     }
 

@@ -11,7 +11,7 @@ use super::proto::{KeyValue, RangeRequest, Request};
 use super::session::Session;
 use crate::Result;
 use crate::backends::batch::Batches;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
 
 pub(super) type Renewals = Batches<One>;
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard, watch};
 
-use crate::backend::{Seen, lock};
+use crate::backend::WaitObservation;
+use crate::runtime::sync::lock;
 use crate::{Holder, Name};
 
 #[derive(Debug, Default)]
@@ -46,7 +47,7 @@ impl Seat {
     }
 
     /// Waits until it is in front; notes meanwhile who holds the lock.
-    pub(super) async fn front(&mut self, seen: &Seen) {
+    pub(super) async fn front(&mut self, seen: &WaitObservation) {
         let mut holder = self.row.holder.subscribe();
         holder.mark_changed();
         let turn = self.row.turn.clone().lock_owned();
@@ -101,7 +102,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_line_is_served_in_order_and_leaves_nothing_behind() {
-        let (seats, name, seen) = (Arc::new(Seats::default()), Name::new("a").unwrap(), Seen::default());
+        let (seats, name, seen) =
+            (Arc::new(Seats::default()), Name::new("a").unwrap(), WaitObservation::default());
         let mut first = seats.enter(&name);
         assert!(first.try_front());
         first.note(Holder::unknown(name.clone()));

@@ -11,10 +11,10 @@ use super::proto::{KeyValue, RangeRequest, Request};
 use super::record;
 use super::renewals::Renewals;
 use super::seats::{Seat, Seats};
-use crate::backend::Seen;
-use crate::clock::Clock;
-use crate::errands::Errands;
-use crate::keeper::Keeper;
+use crate::backend::WaitObservation;
+use crate::runtime::background::BackgroundTasks;
+use crate::runtime::clock::Clock;
+use crate::runtime::keeper::Keeper;
 use crate::{Holder, Name, Result};
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Session {
     handles: Arc<Seats>,
     pub(super) renewals: Arc<Renewals>,
     pub(super) keeper: Arc<Keeper>,
-    pub(super) errands: Errands,
+    pub(super) background: BackgroundTasks,
     pub(super) clock: Clock,
     process: u32,
 }
@@ -42,7 +42,7 @@ impl Session {
             handles: Arc::default(),
             renewals: Arc::new(Renewals::new(keeper.clone())),
             keeper,
-            errands: Errands::default(),
+            background: BackgroundTasks::default(),
             clock: clock.clone(),
             process: std::process::id(),
         }))
@@ -62,7 +62,7 @@ impl Session {
             return Err(self.client.unavailable("this lock is of the process that this one was forked from"));
         }
         let ended = || Err(self.client.unavailable("the keeper has ended"));
-        self.errands.carry_out(&self.keeper, job).await.unwrap_or_else(ended)
+        self.background.carry_out(&self.keeper, job).await.unwrap_or_else(ended)
     }
 
     /// Who contends for a name, in order.
@@ -111,7 +111,7 @@ impl Session {
     pub(super) async fn handle_turn(&self, name: &Name) -> Result<Seat> {
         let mut turn = self.handles.enter(name);
         let deadline = self.clock.now().plus(self.client.config.timeout);
-        match self.clock.within(Some(deadline), turn.front(&Seen::default())).await {
+        match self.clock.within(Some(deadline), turn.front(&WaitObservation::default())).await {
             Some(()) => Ok(turn),
             None => {
                 Err(self.client.unavailable("what this process did before with the handle has not ended"))
@@ -123,14 +123,14 @@ impl Session {
     pub(super) fn drop_lease(self: &Arc<Self>, id: i64) {
         if is_own(id) {
             let session = self.clone();
-            self.errands.spawn(&self.keeper, async move { session.leases.end_empty(id).await });
+            self.background.spawn(&self.keeper, async move { session.leases.end_empty(id).await });
         }
     }
 
     /// Gives up a place in the queue, or a lock, in the background. The seat goes when the key has.
     pub(super) fn leave(self: &Arc<Self>, uses: Use, mine: Mine, ours: Ours, seat: impl Send + 'static) {
         let session = self.clone();
-        self.errands.spawn(&self.keeper, async move {
+        self.background.spawn(&self.keeper, async move {
             if let Err(Fault::Error(error)) = session.leases.delete_ours(&mine.key, ours).await {
                 tracing::debug!(%error, "a key could not be deleted; it goes with its lease, or as soon as it can");
                 drop(mine);

@@ -9,7 +9,7 @@ use super::place::{Place, View};
 use super::proto::KeyValue;
 use super::seats::Seat;
 use crate::Result;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
 
 /// How often a waiter looks for itself, in case that a watch is dead and nobody has noticed.
 const RECHECK: Duration = Duration::from_secs(5);

@@ -13,7 +13,8 @@ use super::hold::FlockHold;
 use super::lockfile::LockFile;
 use super::place;
 use super::record::{Damage, Now, Page, Record, Revocation, State};
-use crate::backend::{Grant, Request, lock};
+use crate::backend::{Grant, Request};
+use crate::runtime::sync::lock;
 use crate::token::TOKEN_LIMIT;
 use crate::{Error, FencingToken, Holder, Name, Result};
 

@@ -16,7 +16,8 @@ use super::bell::Bell;
 use super::claim::Claim;
 use super::lockfile::LockFile;
 use super::{Shared, place};
-use crate::backend::{Grant, Request, lock};
+use crate::backend::{Grant, Request};
+use crate::runtime::sync::lock;
 use crate::text::printable;
 use crate::{Error, Name, Result};
 

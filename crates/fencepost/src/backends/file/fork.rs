@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-pub(super) use crate::fork::generation;
+pub(super) use crate::runtime::fork::generation;
 
 /// The largest number of open files that Linux allows a process unless told otherwise.
 const MOST: usize = 1 << 20;

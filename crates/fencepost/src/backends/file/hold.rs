@@ -11,7 +11,9 @@ use super::lockfile::LockFile;
 use super::record::{Lease, Record, State};
 use super::watch::Watched;
 use super::{Shared, fork, place};
-use crate::backend::{Hold, Renewal, Request, Signal, lock};
+use crate::backend::{Hold, Renewal, Request};
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::text::printable;
 use crate::{FencingToken, Loss, Name, Owner, Result};
 
@@ -22,7 +24,7 @@ pub(super) struct FlockHold {
     name: Name,
     owner: Owner,
     note: Arc<str>,
-    signal: Arc<Signal>,
+    signal: Arc<LossSignal>,
     token: FencingToken,
     since: u64,
     process: (u32, u64),

@@ -12,7 +12,9 @@ use super::lockfile::LockFile;
 use super::record::{Lease, Page, Record, State};
 use super::watch::Watched;
 use super::{Shared, fork, place};
-use crate::backend::{Grant, Hold, Renewal, Request, Signal, lock};
+use crate::backend::{Grant, Hold, Renewal, Request};
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::{Error, FencingToken, Handle, Loss, Name, Owner, Result};
 
 /// What a lease is taken by: a record of another owner, or with another token, is somebody else's.
@@ -200,7 +202,7 @@ struct LeaseHold {
     shared: Arc<Shared>,
     name: Name,
     key: Key,
-    signal: Arc<Signal>,
+    signal: Arc<LossSignal>,
     generation: u32,
 }
 

@@ -43,8 +43,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
-use crate::clock::Clock;
+use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::runtime::clock::Clock;
 use crate::text::printable;
 use crate::url::StoreUrl;
 use crate::{Error, Handle, Holder, Listing, Name, Owner, Result};
@@ -126,14 +126,14 @@ impl Backend for Store {
         &self.0.clock
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
         self.0.watch.ensure_soon(&self.0);
         let deadline = self.0.clock.now().plus(self.0.timeout);
         loop {
             match self.0.try_claim(request)? {
-                Tried::Granted(grant) => return Ok(Attempt::Granted(grant)),
-                Tried::Busy(holder) => return Ok(Attempt::Busy(Some(holder))),
-                Tried::Passing if self.0.clock.now() >= deadline => return Ok(Attempt::Busy(None)),
+                Tried::Granted(grant) => return Ok(TryOutcome::Granted(grant)),
+                Tried::Busy(holder) => return Ok(TryOutcome::Busy(Some(holder))),
+                Tried::Passing if self.0.clock.now() >= deadline => return Ok(TryOutcome::Busy(None)),
                 Tried::Passing => self.0.pause(u32::MAX).await,
             }
         }

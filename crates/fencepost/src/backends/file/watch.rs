@@ -12,8 +12,8 @@ use rustix::fs::inotify::{ReadFlags, Reader};
 use super::bell::Bell;
 use super::{Shared, place};
 use crate::Name;
-use crate::backend::lock;
-use crate::keeper::Keeper;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 
 /// How old a store is before it listens for holders alone. The kernel takes about ten milliseconds to end a listener: more than all
 /// else that a short command under a lock does.

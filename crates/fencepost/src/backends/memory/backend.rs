@@ -9,9 +9,10 @@ use tokio::sync::Notify;
 
 use super::{Call, Store, unavailable};
 use crate::backend::{
-    Attempt, Backend, Capabilities, ForceRelease, Grant, Hold, Renewal, Request, Revoked, lock,
+    Backend, Capabilities, ForceRelease, Grant, Hold, Renewal, Request, Revoked, TryOutcome,
 };
-use crate::clock::{Clock, Moment};
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::sync::lock;
 use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result};
 
 /// Gives back a grant that never reached its caller.
@@ -66,13 +67,13 @@ impl Backend for Store {
         &self.0.clock
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
         self.before(Call::Acquire).await?;
         match self.take(request, None) {
-            Ok(grant) => self.deliver(grant, request).await.map(Attempt::Granted),
+            Ok(grant) => self.deliver(grant, request).await.map(TryOutcome::Granted),
             Err(busy) => {
                 self.after(Call::Acquire).await?;
-                Ok(Attempt::Busy(busy.0))
+                Ok(TryOutcome::Busy(busy.0))
             }
         }
     }

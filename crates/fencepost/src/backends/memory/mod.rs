@@ -11,12 +11,14 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 
 use self::backend::{MemoryHold, Undo};
-use crate::backend::{Backend, Grant, Request, Signal, lock};
-use crate::clock::{Clock, Moment};
+use crate::backend::{Backend, Grant, Request};
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::url::StoreUrl;
 use crate::{Error, FencingToken, Holder, Locks, Loss, Name, Owner, Result};
 
-pub use crate::clock::ManualClock;
+pub use crate::runtime::clock::ManualClock;
 
 /// A store in memory, with faults on demand.
 ///
@@ -75,7 +77,7 @@ struct Held {
     until: Moment,
     since: SystemTime,
     note: Arc<str>,
-    signal: Arc<Signal>,
+    signal: Arc<LossSignal>,
     revoked: Option<String>,
 }
 

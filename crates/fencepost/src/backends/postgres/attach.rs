@@ -282,7 +282,7 @@ impl Drop for Undo {
         });
         // Sent here and now: before whatever is asked next over the same session.
         if undo.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.hub.errands.spawn(&self.hub.keeper(), undo);
+            self.hub.background.spawn(&self.hub.keeper(), undo);
         }
     }
 }

@@ -15,9 +15,9 @@ use super::queue::Place;
 use super::session::{Bond, Session, Slot};
 use super::trouble;
 use super::wire::get;
-use crate::backend::{Grant, Request, Seen};
-use crate::clock::Moment;
-use crate::errands::Carried;
+use crate::backend::{Grant, Request, WaitObservation};
+use crate::runtime::background::Spawned;
+use crate::runtime::clock::Moment;
 use crate::wait::jittered;
 use crate::{Error, FencingToken, Holder, Name, Result};
 
@@ -186,7 +186,7 @@ impl Claim {
         };
         // The rest on the keeper's thread, where news arrive: they need not go through the caller's to become a request.
         let (hub, key, seen) = (self.hub.clone(), self.key, self.request.seen.clone());
-        let task = hub.errands.carry_out(&hub.keeper(), async move {
+        let task = hub.background.carry_out(&hub.keeper(), async move {
             let hub = self.hub.clone();
             self.wait(pause).await.map(|grant| Fresh { hub, grant: Some(grant) })
         });
@@ -291,10 +291,10 @@ enum Turn {
 
 /// A task that ends with whoever waits for it.
 struct Waiting {
-    task: Carried<Result<Fresh>>,
+    task: Spawned<Result<Fresh>>,
     hub: Arc<Hub>,
     key: Key,
-    seen: Arc<Seen>,
+    seen: Arc<WaitObservation>,
 }
 
 impl Drop for Waiting {
@@ -324,7 +324,7 @@ impl Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         let Some(grant) = self.grant.take() else { return };
-        self.hub.errands.spawn(&self.hub.keeper(), async move {
+        self.hub.background.spawn(&self.hub.keeper(), async move {
             if let Err(error) = grant.hold.release().await {
                 tracing::debug!(%error, "giving back a lock that nobody waits for failed");
             }
@@ -342,7 +342,7 @@ impl Drop for Claim {
         }
         if let Some((session, slot)) = self.asked.take() {
             let (owner, ttl) = (self.owner.clone(), self.request.ttl);
-            self.hub.errands.spawn(&self.hub.keeper(), async move {
+            self.hub.background.spawn(&self.hub.keeper(), async move {
                 undo(&hub, &session, key, &owner, ttl).await;
                 drop(slot);
                 hub.close_again();
@@ -354,7 +354,7 @@ impl Drop for Claim {
 /// Tells the server that `owner` does not wait any more. If that fails, its entry and what was granted to it end by themselves.
 fn leave(hub: &Arc<Hub>, key: Key, owner: String) {
     let Some(session) = hub.current() else { return };
-    let (keeper, errands, hub) = (hub.keeper(), hub.errands.clone(), hub.clone());
+    let (keeper, background, hub) = (hub.keeper(), hub.background.clone(), hub.clone());
     let mut leaving = Box::pin(async move {
         let mut pause = Duration::from_millis(20);
         while pause < LISTED {
@@ -370,7 +370,7 @@ fn leave(hub: &Arc<Hub>, key: Key, owner: String) {
     });
     // Sent here and now: the store may be closed next.
     if leaving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        errands.spawn(&keeper, leaving);
+        background.spawn(&keeper, leaving);
     }
 }
 

@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 use super::hub::{Hub, milliseconds};
 use super::session::{Bond, Session};
 use super::wire::get;
-use crate::backend::{Hold, Renewal, lock};
+use crate::backend::{Hold, Renewal};
 use crate::backends::batch::Batches;
+use crate::runtime::sync::lock;
 use crate::{Error, Loss, Result};
 
 #[derive(Debug)]

@@ -15,10 +15,10 @@ use super::schema::Found;
 use super::session::{Bonds, Session, Statements};
 use super::wire::{ROW_WAIT, Wire, refuse_pools, set_up};
 use super::{hold, warden};
-use crate::backend::lock;
-use crate::clock::{Clock, Moment};
-use crate::errands::Errands;
-use crate::keeper::Keeper;
+use crate::runtime::background::BackgroundTasks;
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::{Loss, Owner, Result};
 
 /// How long making the schema may take. It happens once, and is more than a round trip.
@@ -29,7 +29,7 @@ pub(super) struct Hub {
     pub(super) config: Config,
     pub(super) clock: Clock,
     keeper: Arc<Keeper>,
-    pub(super) errands: Errands,
+    pub(super) background: BackgroundTasks,
     /// Where the server tells us something.
     pub(super) channel: String,
     pub(super) queue: Arc<Queue>,
@@ -50,7 +50,7 @@ impl Hub {
             clock,
             renewals: Arc::new(Renewals::new(keeper.clone())),
             keeper,
-            errands: Errands::default(),
+            background: BackgroundTasks::default(),
             channel: format!("fencepost_{}", Owner::fresh()),
             queue: Arc::default(),
             bonds: Bonds::default(),

@@ -36,8 +36,8 @@ use self::claim::{Claim, Said};
 use self::config::Config;
 use self::hub::Hub;
 use self::schema::Found;
-use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
-use crate::clock::Clock;
+use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Handle, Holder, Listing, Name, Result};
 
@@ -71,10 +71,10 @@ impl Backend for Store {
         &self.0.clock
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
         Ok(match Claim::new(&self.0, request).ask().await? {
-            Said::Granted(grant) => Attempt::Granted(grant),
-            Said::Busy { holder, .. } => Attempt::Busy(Some(holder)),
+            Said::Granted(grant) => TryOutcome::Granted(grant),
+            Said::Busy { holder, .. } => TryOutcome::Busy(Some(holder)),
         })
     }
 
@@ -113,7 +113,7 @@ impl Backend for Store {
     }
 
     async fn settle(&self) {
-        self.0.errands.done().await;
+        self.0.background.done().await;
     }
 
     async fn close(&self) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::key::Key;
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 use crate::{Holder, Owner};
 
 #[derive(Debug, Default)]

@@ -15,8 +15,9 @@ use tokio_postgres::{Row, Statement};
 use super::config::Config;
 use super::key::Key;
 use super::wire::{Backend, Wire};
-use crate::backend::{Signal, lock};
-use crate::clock::{Clock, Moment};
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::{Loss, Name, Owner, Result};
 
 /// How often a session looks after its locks, however long their ttl is: what ends a lock early is noticed by then.
@@ -238,7 +239,7 @@ pub(super) struct Bond {
     pub(super) key: Key,
     pub(super) name: Name,
     pub(super) owner: Owner,
-    pub(super) signal: Arc<Signal>,
+    pub(super) signal: Arc<LossSignal>,
     /// With which it ends; `None` for one that was attached.
     pub(super) session: Option<Arc<Session>>,
     /// The session has its advisory lock; without, it is a lease alone.
@@ -254,7 +255,7 @@ impl Bond {
         key: Key,
         name: Name,
         owner: Owner,
-        signal: Arc<Signal>,
+        signal: Arc<LossSignal>,
         session: Option<Arc<Session>>,
         slot: Option<Slot>,
         until: Moment,

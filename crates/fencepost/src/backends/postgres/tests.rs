@@ -10,8 +10,8 @@ use super::config::Config;
 use super::hub::Hub;
 use super::key::Key;
 use super::session::{Alarm, Room};
-use crate::backend::{Attempt, Backend as _, Request};
-use crate::clock::{Clock, Moment};
+use crate::backend::{Backend as _, Request, TryOutcome};
+use crate::runtime::clock::{Clock, Moment};
 use crate::url::StoreUrl;
 use crate::{Error, Guard, Locks, Loss, Name, State};
 
@@ -146,8 +146,8 @@ async fn renewals_and_releases_that_fail_say_of_what_kind() {
     for name in ["a", "b"] {
         let request = Request::new(Name::new(name).unwrap(), LONG, "".into(), Arc::default());
         match Store(hub.clone()).try_acquire(&request).await.unwrap() {
-            Attempt::Granted(grant) => holds.push(grant.hold),
-            Attempt::Busy(_) => panic!("nobody else is here"),
+            TryOutcome::Granted(grant) => holds.push(grant.hold),
+            TryOutcome::Busy(_) => panic!("nobody else is here"),
         }
     }
     server.psql(&database, "ALTER TABLE fencepost.locks RENAME TO elsewhere");

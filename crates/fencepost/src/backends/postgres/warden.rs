@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::hold;
 use super::hub::Hub;
 use super::session::{HEARTBEAT, Session};
-use crate::clock::Moment;
-use crate::keeper::Keeper;
+use crate::runtime::clock::Moment;
+use crate::runtime::keeper::Keeper;
 
 /// How often idle counters are collected.
 const COLLECTION: Duration = Duration::from_secs(3600);

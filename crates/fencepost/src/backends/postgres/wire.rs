@@ -26,8 +26,8 @@ use super::login::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 use super::trouble::{FIX, reason};
-use crate::backend::lock;
-use crate::keeper::Keeper;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::{Error, Result};
 
 pub(crate) struct Wire {

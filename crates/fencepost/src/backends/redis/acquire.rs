@@ -15,8 +15,8 @@ use super::hold::Held;
 use super::keys::KeySet;
 use super::ops::{self, Op, TERM, Taken};
 use super::record::{self, Record};
-use crate::backend::{Attempt, Grant, Identity, Request};
-use crate::clock::Moment;
+use crate::backend::{Grant, Identity, Request, TryOutcome};
+use crate::runtime::clock::Moment;
 use crate::wait::{jittered, random};
 use crate::{FencingToken, Holder, Result};
 
@@ -32,16 +32,16 @@ const FIRST_PLACES: u32 = 8;
 /// long.
 const UNDO_PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Result<Attempt> {
+pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Result<TryOutcome> {
     let mut acquire = Acquire::new(client, request, request.identity)?;
     match acquire.ask(false).await? {
-        Said::Granted(grant) => Ok(Attempt::Granted(grant)),
+        Said::Granted(grant) => Ok(TryOutcome::Granted(grant)),
         Said::Busy(busy) => {
             // The server has nothing of an attempt that does not wait.
             acquire.session = None;
-            Ok(Attempt::Busy(Some(busy.holder)))
+            Ok(TryOutcome::Busy(Some(busy.holder)))
         }
-        Said::Revoked => Ok(Attempt::Busy(None)),
+        Said::Revoked => Ok(TryOutcome::Busy(None)),
     }
 }
 
@@ -235,7 +235,7 @@ impl Drop for Acquire<'_> {
             ttl: self.request.ttl,
             single: self.sent == 1,
         };
-        client.errands.spawn(&client.keeper, async move {
+        client.background.spawn(&client.keeper, async move {
             if let Ok(reply) = leave
                 && let Ok(Ok(Value::Int(_))) = tokio::time::timeout(undo.client.timeout(), reply).await
                 && !astray

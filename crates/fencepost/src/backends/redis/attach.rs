@@ -105,7 +105,7 @@ impl Drop for Undo {
         let ttl = Duration::from_millis(1);
         let back = Op::Attach { owner, token, entry: &entry, ttl };
         let sent = session.send(&back.on(&keys), client.clock.now());
-        self.client.errands.spawn(&self.client.keeper, async move {
+        self.client.background.spawn(&self.client.keeper, async move {
             if let Ok(reply) = sent
                 && let Ok(Ok(Value::Int(_) | Value::Text(_))) =
                     tokio::time::timeout(client.timeout(), reply).await

@@ -10,9 +10,9 @@ use super::driver::resp::Value;
 use super::driver::session::{Session, Sessions, Silence};
 use super::keys::{self, KeySet};
 use super::ops::{self, Op};
-use crate::clock::{Clock, Moment};
-use crate::errands::Errands;
-use crate::keeper::Keeper;
+use crate::runtime::background::BackgroundTasks;
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::keeper::Keeper;
 use crate::{Error, Name, Result};
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Client {
     pub(super) router: Arc<PushRouter>,
     pub(super) clock: Clock,
     pub(super) keeper: Arc<Keeper>,
-    pub(super) errands: Errands,
+    pub(super) background: BackgroundTasks,
 }
 
 /// An answer, and when its request was sent.
@@ -40,7 +40,7 @@ impl Client {
         let sessions = Sessions::new(connector, ops::SCRIPT, Some(router.clone()), clock.clone());
         sessions.current(sessions.deadline()).await?;
         let keeper = Keeper::of(&clock)?;
-        Ok(Self { sessions, router, clock, keeper, errands: Errands::default() })
+        Ok(Self { sessions, router, clock, keeper, background: BackgroundTasks::default() })
     }
 
     pub(super) fn config(&self) -> &Config {

@@ -27,8 +27,8 @@ use async_trait::async_trait;
 
 use self::client::Client;
 use self::config::Config;
-use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
-use crate::clock::Clock;
+use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Handle, Holder, Listing, Name, Result};
 
@@ -73,7 +73,7 @@ impl Backend for Store {
         &self.client.clock
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
         self.warm_up();
         acquire::try_acquire(&self.client, request).await
     }
@@ -112,7 +112,7 @@ impl Backend for Store {
     }
 
     async fn settle(&self) {
-        self.client.errands.done().await;
+        self.client.background.done().await;
     }
 
     async fn close(&self) {

@@ -26,11 +26,12 @@ use super::quorum::{Extended, Extension, Kept, majority, tokens};
 use super::renewal::{self, Renewing, loss};
 use super::trace::Trace;
 use super::{Store, milliseconds, revocation};
-use crate::backend::{Grant, Identity, Renewal, Request, lock};
+use crate::backend::{Grant, Identity, Renewal, Request};
 use crate::backends::redis::driver::connection::Call;
 use crate::backends::redis::driver::resp::Value;
 use crate::backends::redis::record::{self, Record};
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
+use crate::runtime::sync::lock;
 use crate::wait::random;
 use crate::{Error, Handle, Loss, Result, Verdict};
 

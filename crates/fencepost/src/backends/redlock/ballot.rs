@@ -12,10 +12,10 @@ use super::fleet::{Fleet, Heard, Line, Question, Reach, late};
 use super::node::{Link, Script};
 use super::paper::Paper;
 use super::quorum::{Answer, Attempt, Nodes, Seat, Step, majority};
-use crate::backend::lock;
 use crate::backends::redis::driver::connection::Call;
 use crate::backends::redis::driver::resp::Value;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
+use crate::runtime::sync::lock;
 use crate::{Error, Verdict};
 
 pub(super) struct Ballot {
@@ -81,7 +81,7 @@ impl Ballot {
         timeout: Duration,
     ) -> Arc<Self> {
         let (n, sent) = (fleet.len(), fleet.clock.now());
-        let until = sent.plus(paper.ttl.saturating_sub(crate::lease::drift(paper.ttl)));
+        let until = sent.plus(paper.ttl.saturating_sub(crate::runtime::lease::drift(paper.ttl)));
         let seats = vec![Seat::Idle; n];
         let (attempt, nodes) = match manner {
             Manner::AtOnce => Attempt::at_once(seats, until),

@@ -14,11 +14,11 @@ use super::keys::Keys;
 use super::paper::{Kind, Paper};
 use super::quorum::{Nodes, majority};
 use super::{Store, milliseconds, revocation};
-use crate::backend::{Attempt, Grant, Identity, Request};
+use crate::backend::{Grant, Identity, Request, TryOutcome};
 use crate::backends::redis::driver::push::PushSlot as LetterBox;
 use crate::backends::redis::record;
-use crate::clock::Moment;
 use crate::report::NoMajority;
+use crate::runtime::clock::Moment;
 use crate::wait::random;
 use crate::{Error, FencingToken, Holder, Owner, Result, Verdict};
 
@@ -56,12 +56,12 @@ impl<'a> Claim<'a> {
     }
 
     /// Tries until the lock is ours or certainly somebody else's: two callers who meet must not both be sent away.
-    pub(super) async fn try_once(&mut self) -> Result<Attempt> {
+    pub(super) async fn try_once(&mut self) -> Result<TryOutcome> {
         let deadline = self.store.fleet.clock.now().plus(self.timeout());
         let mut identity = self.request.identity;
         loop {
             let failure = match self.attempt(identity).await? {
-                Ok(grant) => return Ok(Attempt::Granted(grant)),
+                Ok(grant) => return Ok(TryOutcome::Granted(grant)),
                 Err(failure) => failure,
             };
             let (Some(standing), Some(holder)) = (failure.standing(), self.holder(&failure)) else {
@@ -70,7 +70,7 @@ impl<'a> Claim<'a> {
             let now = self.store.fleet.clock.now();
             let mut pause = self.contest.pause(standing, failure.round_trip, random());
             match standing {
-                Standing::Held { .. } => return Ok(Attempt::Busy(Some(holder))),
+                Standing::Held { .. } => return Ok(TryOutcome::Busy(Some(holder))),
                 // Who has the node that is asked first is about to get the lock, or not: all nodes will tell.
                 Standing::Gated { .. } => pause = pause.min(crate::wait::jittered(GATED)),
                 Standing::Split => {}
@@ -78,7 +78,7 @@ impl<'a> Claim<'a> {
             if now.plus(pause) >= deadline {
                 return match failure.may_be_outage() {
                     true => Err(self.store.fleet.no_majority(failure.verdicts)),
-                    false => Ok(Attempt::Busy(Some(holder))),
+                    false => Ok(TryOutcome::Busy(Some(holder))),
                 };
             }
             tokio::time::sleep(pause).await;
@@ -264,5 +264,5 @@ impl Drop for Claim<'_> {
 
 /// The end of a lease that counts from `sent`.
 pub(super) fn valid_until(sent: Moment, term: Duration) -> Moment {
-    sent.plus(term.saturating_sub(crate::lease::drift(term)))
+    sent.plus(term.saturating_sub(crate::runtime::lease::drift(term)))
 }

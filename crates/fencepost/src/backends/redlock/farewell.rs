@@ -14,13 +14,13 @@ use super::fleet::{Fleet, Heard, Question, Reach, late};
 use super::keys::Keys;
 use super::node::{Link, Script};
 use super::quorum::{Nodes, majority};
-use crate::backend::lock;
 use crate::backends::redis::driver::batch::Step;
 use crate::backends::redis::driver::connection::Call;
 use crate::backends::redis::driver::resp::Value;
-use crate::clock::Moment;
-use crate::errands::Errand;
-use crate::keeper::Keeper;
+use crate::runtime::background::BackgroundTask;
+use crate::runtime::clock::Moment;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::{Result, Verdict};
 
 /// A waiter's place in the queues.
@@ -61,7 +61,7 @@ pub(super) struct Farewell {
     state: Mutex<State>,
     decided: Notify,
     /// Until a majority has nothing of it any more.
-    errand: Mutex<Option<Errand>>,
+    errand: Mutex<Option<BackgroundTask>>,
 }
 
 /// What is known of each node.
@@ -107,7 +107,7 @@ impl Farewell {
             parting,
             state,
             decided: Notify::new(),
-            errand: Mutex::new(Some(fleet.errands.begin())),
+            errand: Mutex::new(Some(fleet.background.begin())),
         });
         for link in links {
             if let Err(why) = fleet.put(&farewell, link) {

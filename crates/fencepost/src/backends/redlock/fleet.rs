@@ -16,15 +16,15 @@ use uuid::Uuid;
 use super::config::{Config, NEW};
 use super::node::{Condition, Link, Node, Script};
 use super::quorum::majority;
-use crate::backend::lock;
 use crate::backends::redis::driver::connection::Call;
 use crate::backends::redis::driver::connector::Connector as Dial;
 use crate::backends::redis::driver::pool::Pool;
 use crate::backends::redis::driver::push::PushRouter as Inbox;
 use crate::backends::redis::driver::resp::Value;
-use crate::clock::{Clock, Moment};
-use crate::errands::Errands;
 use crate::report::NoMajority;
+use crate::runtime::background::BackgroundTasks;
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::sync::lock;
 use crate::{Error, NodeReport, Result, Verdict, format_duration};
 
 /// How long a node is left alone after a failed connect: from here, doubling, to there.
@@ -38,7 +38,7 @@ pub(super) struct Fleet {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) clock: Clock,
-    pub(super) errands: Errands,
+    pub(super) background: BackgroundTasks,
     lines: Mutex<HashMap<runtime::Id, Arc<Line>>>,
     /// What the channels of this store are made of. Of the operating system's: what a process draws by itself, processes
     /// that were forked from it draw, too.
@@ -124,7 +124,7 @@ impl Fleet {
             config,
             inbox: Arc::default(),
             clock,
-            errands: Errands::default(),
+            background: BackgroundTasks::default(),
             lines: Mutex::default(),
             channels: Uuid::new_v4(),
         })

@@ -14,9 +14,10 @@ use super::fleet::{Fleet, Line};
 use super::keys::Keys;
 use super::renewal::{self, Renewals, Renewing};
 use super::trace::Trace;
-use crate::backend::{Hold, Renewal, lock};
+use crate::backend::{Hold, Renewal};
 use crate::backends::redis::driver::push::PushSlot as LetterBox;
-use crate::keeper::Keeper;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::{FencingToken, Owner, Result};
 
 #[derive(Debug)]

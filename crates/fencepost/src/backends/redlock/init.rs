@@ -8,7 +8,7 @@ use super::config::Config;
 use super::fleet::Fleet;
 use super::node::Link;
 use super::quorum::majority;
-use crate::clock::Clock;
+use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Result, Verdict, format_duration};
 

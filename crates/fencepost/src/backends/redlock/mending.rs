@@ -6,9 +6,9 @@ use super::fleet::{Heard, Question};
 use super::milliseconds;
 use super::node::{Link, Script};
 use super::renewal::{Batch, Extending, SLACK};
-use crate::backend::lock;
 use crate::backends::redis::driver::connection::Call;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
+use crate::runtime::sync::lock;
 
 /// One lock of a batch that was extended.
 pub(super) struct Mending {

@@ -46,9 +46,9 @@ use self::keys::Keys;
 use self::quorum::majority;
 use self::renewal::Renewals;
 use super::redis::{self, milliseconds};
-use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
-use crate::clock::Clock;
-use crate::keeper::Keeper;
+use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::runtime::clock::Clock;
+use crate::runtime::keeper::Keeper;
 use crate::url::StoreUrl;
 use crate::{Error, Handle, Holder, Listing, Name, Result, Verdict};
 
@@ -149,7 +149,7 @@ impl Backend for Store {
         &self.fleet.clock
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
         self.fleet.config.check_ttl(request.ttl)?;
         self.check_name(&request.name)?;
         Claim::new(self, request).try_once().await
@@ -197,7 +197,7 @@ impl Backend for Store {
     }
 
     async fn settle(&self) {
-        self.fleet.errands.done().await;
+        self.fleet.background.done().await;
     }
 
     async fn close(&self) {

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::config::Config;
-use crate::backend::lock;
 use crate::backends::redis::driver::batch::{BatchedScript as Stepper, Step};
 use crate::backends::redis::driver::connection::{Call, Connection, Reply};
 use crate::backends::redis::driver::connector::Connector as Dial;
 use crate::backends::redis::driver::pool::Pool;
 use crate::backends::redis::driver::push::PushRouter as Inbox;
 use crate::backends::redis::driver::resp::{Part, Value};
-use crate::clock::{Clock, Moment};
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::sync::lock;
 use crate::{Error, Result, Verdict, format_duration};
 
 /// The scripts, in the order of [`SCRIPTS`].

@@ -16,8 +16,8 @@ use super::{Store, milliseconds, revocation};
 use crate::backend::{ForceRelease, Revoked};
 use crate::backends::redis::driver::resp::Value;
 use crate::backends::redis::keys;
-use crate::clock::Moment;
 use crate::report::NodeView;
+use crate::runtime::clock::Moment;
 use crate::{Error, FencingToken, Holder, Listing, Name, Owner, Result, Verdict};
 
 /// The channel of a holder within its value.

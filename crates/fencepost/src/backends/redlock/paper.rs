@@ -12,7 +12,7 @@ use super::node::{Link, Script};
 use super::revocation;
 use crate::backends::redis::driver::batch::Step;
 use crate::backends::redis::driver::connection::Call;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
 use crate::{Holder, Name};
 
 #[derive(Debug)]

@@ -14,11 +14,12 @@ use super::node::{Link, Script};
 use super::quorum::{Extended, Extension, Kept, MAX_NODES, Nodes, majority};
 use super::trace::{Sent, Trace};
 use super::{milliseconds, revocation};
-use crate::backend::{Renewal, lock};
+use crate::backend::Renewal;
 use crate::backends::batch::Batches;
 use crate::backends::redis::driver::connection::Call;
 use crate::backends::redis::driver::resp::{Part, Ready, Value};
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
+use crate::runtime::sync::lock;
 use crate::{FencingToken, Loss, Owner, Result, Verdict};
 
 /// How much later than meant a node acts at most, because its clock may go more slowly than ours.
@@ -386,7 +387,7 @@ mod tests {
     use super::*;
     use crate::backends::redlock::config::Config;
     use crate::backends::redlock::node::tests::mute_link;
-    use crate::clock::Clock;
+    use crate::runtime::clock::Clock;
     use crate::url::StoreUrl;
 
     fn fleet() -> Arc<Fleet> {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::node::Link;
-use crate::backend::lock;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
+use crate::runtime::sync::lock;
 
 /// What was sent for a held lock, and until when it matters.
 #[derive(Debug)]

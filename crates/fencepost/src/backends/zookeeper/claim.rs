@@ -12,7 +12,7 @@ use super::protocol::{self, Code, Mode, Permission, Request as Wire, Stat};
 use super::record;
 use super::session::Session;
 use super::sessions::Sessions;
-use crate::backend::{Attempt, Grant, Request};
+use crate::backend::{Grant, Request, TryOutcome};
 use crate::text::printable;
 use crate::{Error, Holder, Name, Owner, Result};
 
@@ -29,7 +29,7 @@ const DELETE: i32 = 8 | 16;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes the lock if it is free.
-pub(super) async fn try_acquire(sessions: &Sessions, request: &Request) -> Result<Attempt> {
+pub(super) async fn try_acquire(sessions: &Sessions, request: &Request) -> Result<TryOutcome> {
     let session = sessions.of(request.ttl, sessions.config.timeout).await?;
     contend(&session, request, false).await
 }
@@ -38,8 +38,8 @@ pub(super) async fn try_acquire(sessions: &Sessions, request: &Request) -> Resul
 pub(super) async fn acquire(sessions: &Sessions, request: &Request) -> Result<Grant> {
     let session = sessions.of(request.ttl, PATIENCE.max(sessions.config.timeout)).await?;
     let error = match contend(&session, request, true).await {
-        Ok(Attempt::Granted(grant)) => return Ok(grant),
-        Ok(Attempt::Busy(_)) => session.unavailable("the wait ended without the lock"),
+        Ok(TryOutcome::Granted(grant)) => return Ok(grant),
+        Ok(TryOutcome::Busy(_)) => session.unavailable("the wait ended without the lock"),
         Err(error) => error,
     };
     // Servers have granted a session: if it or its connection was lost, the caller waits on.
@@ -50,7 +50,7 @@ pub(super) async fn acquire(sessions: &Sessions, request: &Request) -> Result<Gr
 }
 
 /// Takes the lock if it is free; with `wait`, stands in line until it is.
-async fn contend(session: &Arc<Session>, request: &Request, wait: bool) -> Result<Attempt> {
+async fn contend(session: &Arc<Session>, request: &Request, wait: bool) -> Result<TryOutcome> {
     let (mut place, mut children) = Place::enter(session, request).await?;
     request.seen.answered();
     let mut waited = false;
@@ -67,7 +67,7 @@ async fn contend(session: &Arc<Session>, request: &Request, wait: bool) -> Resul
             // A connection that was silent for too long is replaced first: the lock counts from the greeting of the next.
             loop {
                 match session.link(session.patience()).await {
-                    Ok(_) => return place.granted(request, waited).map(Attempt::Granted),
+                    Ok(_) => return place.granted(request, waited).map(TryOutcome::Granted),
                     Err(trouble) if !wait || session.has_ended() => {
                         return Err(session.unavailable(&trouble.why));
                     }
@@ -78,7 +78,7 @@ async fn contend(session: &Arc<Session>, request: &Request, wait: bool) -> Resul
         let changed = wait.then(|| session.watches().wait(&place.path_of(&line[at - 1])));
         let holder = place.look(&line[0], wait.then_some(&line[at - 1])).await?;
         match (holder, changed) {
-            (Some(holder), None) => return Ok(Attempt::Busy(Some(holder))),
+            (Some(holder), None) => return Ok(TryOutcome::Busy(Some(holder))),
             (Some(holder), Some(changed)) => {
                 request.seen.note(holder);
                 waited = true;

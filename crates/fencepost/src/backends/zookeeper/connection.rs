@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::jute;
 use super::protocol::{self, Code, Message, Reply, Request};
 use super::watches::Watches;
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 
 /// More unanswered requests than this mean that the server is stuck; further ones fail at once.
 const MAX_UNANSWERED: usize = 1 << 18;

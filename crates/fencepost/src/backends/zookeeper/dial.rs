@@ -12,8 +12,8 @@ use super::connection::garbled;
 use super::jute;
 use super::protocol::{self, SessionId};
 use crate::Result;
-use crate::backend::lock;
-use crate::clock::{Clock, Moment};
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::sync::lock;
 
 /// What to say to which servers.
 pub(super) struct Dial<'a> {

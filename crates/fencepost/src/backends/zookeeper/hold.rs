@@ -12,8 +12,10 @@ use super::life::{Answer, End, Trouble};
 use super::protocol::{self, Code, Request};
 use super::record;
 use super::session::Session;
-use crate::backend::{Hold, Renewal, Signal, lock};
-use crate::clock::Moment;
+use crate::backend::{Hold, Renewal};
+use crate::runtime::clock::Moment;
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::{Error, Loss, Result, format_duration};
 
 #[derive(Debug)]
@@ -26,7 +28,7 @@ pub(super) struct Held {
 struct Node {
     session: Arc<Session>,
     path: String,
-    signal: Arc<Signal>,
+    signal: Arc<LossSignal>,
     own: Mutex<Own>,
     /// Something has changed that the task has to look at.
     turn: tokio::sync::Notify,
@@ -57,7 +59,7 @@ enum Sight {
 }
 
 impl Held {
-    pub(super) fn new(session: Arc<Session>, path: String, signal: Arc<Signal>, sent: Moment) -> Self {
+    pub(super) fn new(session: Arc<Session>, path: String, signal: Arc<LossSignal>, sent: Moment) -> Self {
         let until = sent.plus(session.timeout());
         let own = Own { sight: Sight::Stale, until, given_up: false, tried: false, gone: false };
         let node = Arc::new(Node { session, path, signal, own: Mutex::new(own), turn: Default::default() });

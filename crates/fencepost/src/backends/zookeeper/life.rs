@@ -18,9 +18,9 @@ use super::dial::{Dial, Greeting};
 use super::protocol::{Code, Reply, Request, SessionId};
 use super::watches::Watches;
 use crate::Result;
-use crate::backend::lock;
-use crate::clock::{Clock, Moment};
-use crate::lease::drift;
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::lease::drift;
+use crate::runtime::sync::lock;
 
 /// Heartbeats in the time after which a session ends.
 const BEATS: u32 = 8;

@@ -28,8 +28,8 @@ use async_trait::async_trait;
 
 use self::config::Config;
 use self::sessions::Sessions;
-use crate::backend::{Attempt, Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked};
-use crate::clock::Clock;
+use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Handle, Holder, Listing, Name, Result};
 
@@ -62,7 +62,7 @@ impl Backend for Store {
         &self.sessions.clock
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
         let Sessions { config, clock, .. } = &self.sessions;
         // A session may have to be opened first, which has a limit of its own.
         let deadline = clock.now().plus(config.timeout * 2);
@@ -103,7 +103,7 @@ impl Backend for Store {
     }
 
     async fn settle(&self) {
-        self.sessions.errands.done().await;
+        self.sessions.background.done().await;
     }
 
     async fn close(&self) {

@@ -12,11 +12,11 @@ use super::dial::{Dial, Greeting, Reason};
 use super::life::{Answer, End, Life, Pending, Phase, Trouble, run};
 use super::protocol::{Code, Permission, Request, SessionId};
 use super::watches::Watches;
-use crate::backend::lock;
 use crate::backends::batch::Batches;
-use crate::clock::{Clock, Moment};
-use crate::errands::Errands;
-use crate::keeper::Keeper;
+use crate::runtime::background::BackgroundTasks;
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::{Error, Result};
 
 /// A handle of a session. When the last one is dropped, the session is closed.
@@ -25,7 +25,7 @@ pub(super) struct Session {
     life: Arc<Life>,
     beats: Arc<Batches<Beat>>,
     keeper: Arc<Keeper>,
-    errands: Errands,
+    background: BackgroundTasks,
     /// Whom nodes are made for that are for us alone, once it is known.
     identities: OnceLock<Vec<Permission>>,
 }
@@ -37,7 +37,7 @@ impl Session {
     pub(super) async fn open(
         config: &Arc<Config>,
         keeper: &Arc<Keeper>,
-        errands: Errands,
+        background: BackgroundTasks,
         clock: &Clock,
         wanted: Duration,
         deadline: Moment,
@@ -71,7 +71,7 @@ impl Session {
         tokio::spawn(run(life.clone(), link));
         let beats = Arc::new(Batches::new(keeper.clone()));
         let identities = OnceLock::new();
-        Ok(Arc::new(Self { life, beats, keeper: keeper.clone(), errands, identities }))
+        Ok(Arc::new(Self { life, beats, keeper: keeper.clone(), background, identities }))
     }
 
     /// Where its connections are driven.
@@ -81,7 +81,7 @@ impl Session {
 
     /// Tidies up in the background.
     pub(super) fn run_errand(&self, job: impl Future<Output = ()> + Send + 'static) {
-        self.errands.spawn(&self.keeper, job);
+        self.background.spawn(&self.keeper, job);
     }
 
     /// Gives up one handle. If it was the last, the session is closed when this returns, or its server is out of reach.

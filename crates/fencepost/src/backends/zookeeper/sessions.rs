@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::config::Config;
 use super::dial::Reason;
 use super::session::Session;
-use crate::backend::lock;
-use crate::clock::Clock;
-use crate::errands::Errands;
-use crate::keeper::Keeper;
 use crate::options::DEFAULT_TTL;
+use crate::runtime::background::BackgroundTasks;
+use crate::runtime::clock::Clock;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::{Error, Result, format_duration};
 
 /// More sessions than this are kept only while a lock needs them.
@@ -25,7 +25,7 @@ type Slot = tokio::sync::Mutex<Option<Arc<Session>>>;
 pub(super) struct Sessions {
     pub(super) config: Arc<Config>,
     pub(super) clock: Clock,
-    pub(super) errands: Errands,
+    pub(super) background: BackgroundTasks,
     /// By ttl in milliseconds, and the process that they are of: a forked child must not speak for its parent.
     slots: Mutex<(u32, HashMap<u128, Arc<Slot>>)>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(config: Config, clock: Clock) -> Self {
         let slots = Mutex::new((std::process::id(), HashMap::new()));
-        Self { config: Arc::new(config), clock, errands: Errands::default(), slots }
+        Self { config: Arc::new(config), clock, background: BackgroundTasks::default(), slots }
     }
 
     /// A session for locks of this ttl. If it has to be opened, that may take so long, unless nobody listens.
@@ -90,7 +90,7 @@ impl Sessions {
         let deadline = clock.now().plus(patience);
         let reason = Arc::<Reason>::default();
         let opening = {
-            let (config, keeper, errands) = (config.clone(), keeper.clone(), self.errands.clone());
+            let (config, keeper, background) = (config.clone(), keeper.clone(), self.background.clone());
             let reason = reason.clone();
             async move {
                 let mut slot = slot.lock().await;
@@ -98,7 +98,7 @@ impl Sessions {
                     return Ok(session);
                 }
                 let session =
-                    Session::open(&config, &keeper, errands, &clock, ttl, deadline, &reason).await?;
+                    Session::open(&config, &keeper, background, &clock, ttl, deadline, &reason).await?;
                 *slot = Some(session.clone());
                 Ok(session)
             }

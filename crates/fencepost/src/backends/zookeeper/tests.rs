@@ -11,7 +11,7 @@ use super::config::Config;
 use super::connection::Connection;
 use super::session::Session;
 use super::sessions::Sessions;
-use crate::clock::ManualClock;
+use crate::runtime::clock::ManualClock;
 use crate::url::StoreUrl;
 
 const TTL: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio::sync::oneshot;
 
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 
 /// Called by the task that read the event, before anything that the server sent after it: with whether the node is gone.
 pub(super) type Call = Box<dyn FnOnce(bool) + Send>;

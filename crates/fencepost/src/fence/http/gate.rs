@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 use crate::{FencingToken, Name};
 
 /// The gates of all resources that somebody is at, and how many are.

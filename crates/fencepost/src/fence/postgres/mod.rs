@@ -31,12 +31,12 @@ use tokio_postgres::types::{ToSql, Type};
 pub use self::transaction::{Transaction, activate, activate_once, activate_once_with, activate_with, begin};
 
 use super::{Backend, Error, Result, StaleToken};
-use crate::backend::lock;
 use crate::backends::postgres::config::Config;
 use crate::backends::postgres::trouble::cut;
 use crate::backends::postgres::wire::{Wire, set_up};
-use crate::clock::Clock;
-use crate::keeper::Keeper;
+use crate::runtime::clock::Clock;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 use crate::url::StoreUrl;
 use crate::{FencingToken, Name};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::connection::Call;
 use super::resp;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
 
 /// A script that takes steps, and the words that follow them in a call in which any step asks for that.
 #[derive(Debug, Default)]

@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use super::batch::{BatchedScript, ScriptBatch, Step};
 use super::pool::Pool;
 use super::resp::{self, Decoder, Part, Value};
-use crate::backend::lock;
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
+use crate::runtime::sync::lock;
 
 /// A byte stream to a server.
 pub(in crate::backends) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use crate::backend::lock;
+use crate::runtime::sync::lock;
 
 type Member = Pin<Box<dyn Future<Output = ()> + Send>>;
 

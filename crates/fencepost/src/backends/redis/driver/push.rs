@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::resp::Value;
-use crate::backend::{Signal, lock};
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
 use crate::{FencingToken, Loss, Owner};
 
 /// Who can be told something, by owner.
@@ -16,14 +17,14 @@ pub(in crate::backends) struct PushRouter(Mutex<HashMap<Owner, Arc<Content>>>);
 
 #[derive(Debug)]
 struct Content {
-    signal: Arc<Signal>,
+    signal: Arc<LossSignal>,
     token: Mutex<Option<FencingToken>>,
     arrived: Notify,
 }
 
 impl PushRouter {
     /// Opens a slot for one owner, for as long as the returned value lives.
-    pub(in crate::backends) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<Signal>) -> PushSlot {
+    pub(in crate::backends) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<LossSignal>) -> PushSlot {
         let content = Arc::new(Content { signal, token: Mutex::default(), arrived: Notify::new() });
         lock(&self.0).insert(owner, content.clone());
         PushSlot { router: self.clone(), owner, content }
@@ -101,7 +102,7 @@ mod tests {
     async fn pushes_reach_their_owner_and_nobody_else() {
         let router = Arc::<PushRouter>::default();
         let (one, two) = (Owner::fresh(), Owner::fresh());
-        let signals = [Arc::<Signal>::default(), Arc::default()];
+        let signals = [Arc::<LossSignal>::default(), Arc::default()];
         let first = router.open(one, signals[0].clone());
         let second = router.open(two, signals[1].clone());
         router.deliver(&push(&format!("granted {one} 42")));
@@ -123,7 +124,7 @@ mod tests {
             rest in ".{0,40}",
         ) {
             let router = Arc::<PushRouter>::default();
-            let signal = Arc::<Signal>::default();
+            let signal = Arc::<LossSignal>::default();
             let slot = router.open(Owner::fresh(), signal.clone());
             router.deliver(&push(&format!("{what} {rest}")));
             router.deliver(&push(&format!("{what} {} {rest}", Owner::fresh())));

@@ -4,7 +4,7 @@ use super::connector::Connector;
 use super::resp::Value;
 use super::session::{Session, Sessions, Silence};
 use crate::backends::redis::config::Config;
-use crate::clock::Clock;
+use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 

@@ -18,9 +18,9 @@ use super::connection::{self, Connection, Reply};
 use super::connector::{self, Connector};
 use super::push::PushRouter;
 use super::resp::Value;
-use crate::backend::lock;
 use crate::backends::redis::config::Config;
-use crate::clock::{Clock, Moment};
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::sync::lock;
 use crate::{Error, Result, Source};
 
 /// Steps of one call: as many as callers are answered at a time, so that the server works on some while

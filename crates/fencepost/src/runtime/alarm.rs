@@ -3,7 +3,7 @@
 
 use tokio::sync::{Notify, watch};
 
-use crate::clock::{Clock, Moment};
+use crate::runtime::clock::{Clock, Moment};
 
 #[derive(Debug)]
 pub(crate) struct Alarm {

@@ -4,18 +4,20 @@
 //! Guards are put into a schedule under a mutex, and whoever does so sets the alarm if one falls due earlier than what
 //! it is set to. So an acquire costs no context switch.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::alarm::Alarm;
-use crate::backend::lock;
-use crate::clock::{Clock, Moment};
-use crate::fork::PerProcess;
-use crate::held::{Chore, Held};
+use crate::runtime::alarm::Alarm;
+use crate::runtime::clock::{Clock, Due, Moment};
+use crate::runtime::fork::PerProcess;
+use crate::runtime::lease_state::{Action, LeaseState};
+use crate::runtime::sync::lock;
 use crate::text::printable;
 use crate::{Error, Result};
 
@@ -34,9 +36,9 @@ pub(crate) struct Keeper {
 
 #[derive(Debug)]
 struct Schedule {
-    due: BTreeMap<(Moment, u64), Arc<Held>>,
+    due: BTreeMap<(Moment, u64), Arc<LeaseState>>,
     /// Locks that their store has declared lost.
-    lost: Vec<Weak<Held>>,
+    lost: Vec<Weak<LeaseState>>,
     /// What the alarm is set to.
     armed: Moment,
     /// Rounds and renewals under way.
@@ -47,13 +49,15 @@ impl Keeper {
     /// The keeper for a clock: one for the system's, one for each manual one. All share a thread.
     pub(crate) fn of(clock: &Clock) -> Result<Arc<Self>> {
         static SYSTEM: PerProcess<Mutex<Option<Arc<Keeper>>>> = PerProcess::new();
-        crate::fork::watch()?;
+        crate::runtime::fork::watch()?;
         if let Some(manual) = clock.manual() {
-            if let Some(keeper) = manual.keeper().get().and_then(Weak::upgrade) {
+            let started = manual.due().map(|due| due as Arc<dyn Any + Send + Sync>);
+            if let Some(keeper) = started.and_then(|due| due.downcast().ok()) {
                 return Ok(keeper);
             }
             let keeper = Self::start(clock.clone())?;
-            let _ = manual.keeper().set(Arc::downgrade(&keeper));
+            let due: Arc<dyn Due> = keeper.clone();
+            manual.wait_for(Arc::downgrade(&due));
             return Ok(keeper);
         }
         let mut system = lock(SYSTEM.get());
@@ -90,7 +94,7 @@ impl Keeper {
     }
 
     /// Takes a lock into care.
-    pub(crate) fn adopt(&self, held: &Arc<Held>) {
+    pub(crate) fn adopt(&self, held: &Arc<LeaseState>) {
         let mut schedule = lock(&self.schedule);
         let (before, due) = held.reschedule();
         if let Some(before) = before {
@@ -105,13 +109,13 @@ impl Keeper {
     }
 
     /// Takes a loss from a store, which must not wait: it is looked at in the next round, at once.
-    pub(crate) fn report(&self, held: Weak<Held>) {
+    pub(crate) fn report(&self, held: Weak<LeaseState>) {
         lock(&self.schedule).lost.push(held);
         self.alarm.ring();
     }
 
     /// Lets go of a lock: no renewal starts from now on.
-    pub(crate) fn forget(&self, held: &Held) {
+    pub(crate) fn forget(&self, held: &LeaseState) {
         if let Some(due) = held.end() {
             lock(&self.schedule).due.remove(&(due, held.id));
         }
@@ -135,25 +139,6 @@ impl Keeper {
         &self.runtime
     }
 
-    /// Waits until nothing is due and no renewal is under way; returns when the next thing falls due.
-    pub(crate) async fn settled(&self) -> Moment {
-        let mut progress = self.progress.subscribe();
-        loop {
-            progress.borrow_and_update();
-            {
-                let schedule = lock(&self.schedule);
-                let next = schedule.next();
-                if schedule.busy == 0 && schedule.lost.is_empty() && next > self.clock.now() {
-                    return next;
-                }
-            }
-            self.alarm.ring();
-            if progress.changed().await.is_err() {
-                return Moment::NEVER;
-            }
-        }
-    }
-
     /// Does everything that is due.
     fn round(self: &Arc<Self>) {
         let now = self.clock.now();
@@ -175,7 +160,7 @@ impl Keeper {
         }
         for held in due {
             match held.look(now, soon) {
-                Chore::Renew => {
+                Action::Renew => {
                     lock(&self.schedule).busy += 1;
                     let (keeper, held) = (self.clone(), held.clone());
                     self.spawn(async move {
@@ -184,7 +169,7 @@ impl Keeper {
                         keeper.did_something();
                     });
                 }
-                Chore::Release => {
+                Action::Release => {
                     let held = held.clone();
                     self.spawn(async move {
                         if let Err(error) = held.hold.release().await {
@@ -193,7 +178,7 @@ impl Keeper {
                         }
                     });
                 }
-                Chore::Nothing => {}
+                Action::Nothing => {}
             }
             // Also while a renewal is under way: its answer may not come, and somebody has to say so in time.
             self.adopt(&held);
@@ -214,6 +199,28 @@ impl Keeper {
 impl Schedule {
     fn next(&self) -> Moment {
         self.due.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due)
+    }
+}
+
+impl Due for Keeper {
+    fn settled(&self) -> Pin<Box<dyn Future<Output = Moment> + Send + '_>> {
+        Box::pin(async {
+            let mut progress = self.progress.subscribe();
+            loop {
+                progress.borrow_and_update();
+                {
+                    let schedule = lock(&self.schedule);
+                    let next = schedule.next();
+                    if schedule.busy == 0 && schedule.lost.is_empty() && next > self.clock.now() {
+                        return next;
+                    }
+                }
+                self.alarm.ring();
+                if progress.changed().await.is_err() {
+                    return Moment::NEVER;
+                }
+            }
+        })
     }
 }
 

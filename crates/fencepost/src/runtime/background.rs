@@ -1,4 +1,4 @@
-//! Errands: what a store still does for callers who do not wait for it any more, such as giving back a lock that they gave
+//! BackgroundTasks: what a store still does for callers who do not wait for it any more, such as giving back a lock that they gave
 //! up. [`Locks::close`](crate::Locks::close) waits for them, or the end of the process would leave what they undo.
 
 use std::pin::Pin;
@@ -8,21 +8,21 @@ use std::task::{Context, Poll};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
-use crate::backend::lock;
-use crate::keeper::Keeper;
+use crate::runtime::keeper::Keeper;
+use crate::runtime::sync::lock;
 
-/// The errands of one store.
+/// The background of one store.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Errands(Arc<watch::Sender<usize>>);
+pub(crate) struct BackgroundTasks(Arc<watch::Sender<usize>>);
 
 /// One of them. Done when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Errand(Arc<watch::Sender<usize>>);
+pub(crate) struct BackgroundTask(Arc<watch::Sender<usize>>);
 
-impl Errands {
-    pub(crate) fn begin(&self) -> Errand {
+impl BackgroundTasks {
+    pub(crate) fn begin(&self) -> BackgroundTask {
         self.0.send_modify(|open| *open += 1);
-        Errand(self.0.clone())
+        BackgroundTask(self.0.clone())
     }
 
     /// Runs an errand in the background.
@@ -40,12 +40,12 @@ impl Errands {
         &self,
         keeper: &Keeper,
         job: impl Future<Output = T> + Send + 'static,
-    ) -> Carried<T> {
+    ) -> Spawned<T> {
         let (sender, answer) = oneshot::channel();
         let rest = Rest::default();
         let job = Box::pin(async move { drop(sender.send(job.await)) });
         let task = keeper.runtime().spawn(Job { job, _rest: rest.clone() }).abort_handle();
-        Carried { answer, task, rest, errands: self.clone() }
+        Spawned { answer, task, rest, background: self.clone() }
     }
 
     /// Waits until there are none.
@@ -54,14 +54,14 @@ impl Errands {
     }
 }
 
-impl Drop for Errand {
+impl Drop for BackgroundTask {
     fn drop(&mut self) {
         self.0.send_modify(|open| *open -= 1);
     }
 }
 
 /// The errand that a job has become, if it has. Goes with the job.
-type Rest = Arc<Mutex<Option<Errand>>>;
+type Rest = Arc<Mutex<Option<BackgroundTask>>>;
 
 /// What runs in the background. The job ends first, also when it is aborted: its end may begin another errand.
 struct Job<F> {
@@ -79,14 +79,14 @@ impl<F: Future<Output = ()>> Future for Job<F> {
 
 /// Waits for what is done in the background: `None` if it was aborted.
 #[derive(Debug)]
-pub(crate) struct Carried<T> {
+pub(crate) struct Spawned<T> {
     answer: oneshot::Receiver<T>,
     task: AbortHandle,
     rest: Rest,
-    errands: Errands,
+    background: BackgroundTasks,
 }
 
-impl<T> Carried<T> {
+impl<T> Spawned<T> {
     pub(crate) fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
@@ -96,7 +96,7 @@ impl<T> Carried<T> {
     }
 }
 
-impl<T> Future for Carried<T> {
+impl<T> Future for Spawned<T> {
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
@@ -104,8 +104,8 @@ impl<T> Future for Carried<T> {
     }
 }
 
-impl<T> Drop for Carried<T> {
+impl<T> Drop for Spawned<T> {
     fn drop(&mut self) {
-        *lock(&self.rest) = Some(self.errands.begin());
+        *lock(&self.rest) = Some(self.background.begin());
     }
 }

@@ -8,28 +8,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::backend::{Grant, Hold, Renewal, Request, Signal, lock};
-use crate::clock::{Clock, Moment};
-use crate::events::{Counters, add, subtract};
-use crate::keeper::Keeper;
-use crate::lease::Lease;
+use crate::backend::{Grant, Hold, Renewal, Request};
 use crate::options::Options;
 use crate::owner::Identity;
+use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::keeper::Keeper;
+use crate::runtime::lease::Lease;
+use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::sync::lock;
+use crate::stats::{Counters, add, subtract};
 use crate::text::printable;
 use crate::{Error, FencingToken, Loss, Name, Owner, Result, Risk, State, format_duration};
 
 /// When a lock with a short first term is renewed, after it was acquired.
-const HURRY: Duration = Duration::from_millis(10);
+const FIRST_RENEWAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LeaseState {
     pub(crate) id: u64,
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) identity: Identity,
     pub(crate) token: FencingToken,
     pub(crate) hold: Arc<dyn Hold>,
-    signal: Arc<Signal>,
+    signal: Arc<LossSignal>,
     clock: Clock,
     counters: Arc<Counters>,
     ttl: Duration,
@@ -46,7 +48,7 @@ struct Inner {
     /// The last renewal failed.
     trouble: bool,
     /// When to renew, if not by the cadence: after a failure, or because the first term was a short one.
-    hurry: Option<Moment>,
+    renew_early_at: Option<Moment>,
     renewing: bool,
     /// A renewal has been sent since the last one was answered.
     tried: bool,
@@ -61,14 +63,14 @@ struct Inner {
 
 /// What the keeper has to do for a lock now.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Chore {
+pub(crate) enum Action {
     Renew,
     /// Held for `max_hold`: give it back.
     Release,
     Nothing,
 }
 
-impl Held {
+impl LeaseState {
     pub(crate) fn new(
         request: &Request,
         grant: Grant,
@@ -85,7 +87,7 @@ impl Held {
         // A lock handed over by push has a short term at first. A moment later is early enough to renew it, and lets
         // the holder begin, or even end, its work first.
         let short = grant.term.is_some_and(|term| term < request.ttl);
-        let hurry = short.then(|| acquired.plus(HURRY));
+        let renew_early_at = short.then(|| acquired.plus(FIRST_RENEWAL));
         let round_trip = (!grant.pushed).then(|| acquired.since(grant.sent));
         add(&counters.held_now, 1);
         let held = Arc::new(Self {
@@ -101,11 +103,11 @@ impl Held {
             ttl: request.ttl,
             renew_every,
             acquired,
-            generation: crate::fork::generation(),
+            generation: crate::runtime::fork::generation(),
             inner: Mutex::new(Inner {
                 lease,
                 trouble: false,
-                hurry,
+                renew_early_at,
                 renewing: false,
                 tried: false,
                 loss: None,
@@ -207,7 +209,7 @@ impl Held {
     /// Whether this process was forked from the one that holds the lock. Nothing else here may be asked then: the parent
     /// may have forked while another thread had the mutex.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.generation != crate::fork::generation()
+        self.generation != crate::runtime::fork::generation()
     }
 
     /// To be called by whoever drops its share: what a child has inherited is never dropped.
@@ -238,7 +240,7 @@ impl Held {
         if inner.lease.at_cap() {
             return None;
         }
-        inner.hurry.or_else(|| Some(inner.lease.renew_at(self.renew_every?)))
+        inner.renew_early_at.or_else(|| Some(inner.lease.renew_at(self.renew_every?)))
     }
 
     /// When the keeper has to look at this lock again; `None` when it need not any more.
@@ -265,15 +267,15 @@ impl Held {
     }
 
     /// Looks at the lock at `now`. Renewals that fall due before `soon` are made early, to share a batch.
-    pub(crate) fn look(&self, now: Moment, soon: Moment) -> Chore {
+    pub(crate) fn look(&self, now: Moment, soon: Moment) -> Action {
         let mut inner = lock(&self.inner);
         inner.scheduled = None;
         if inner.ended {
-            return Chore::Nothing;
+            return Action::Nothing;
         }
         match self.state_of(&mut inner, now) {
-            State::Lost(Loss::MaxHold) => return Chore::Release,
-            State::Lost(_) => return Chore::Nothing,
+            State::Lost(Loss::MaxHold) => return Action::Release,
+            State::Lost(_) => return Action::Nothing,
             State::AtRisk { left, why } if !inner.warned => {
                 inner.warned = true;
                 tracing::warn!(
@@ -286,11 +288,11 @@ impl Held {
             _ => {}
         }
         if inner.renewing || self.renew_at(&inner).is_none_or(|renew_at| renew_at > soon) {
-            return Chore::Nothing;
+            return Action::Nothing;
         }
         inner.renewing = true;
         inner.tried = true;
-        Chore::Renew
+        Action::Renew
     }
 
     /// One renewal, started by [`look`](Self::look).
@@ -315,7 +317,7 @@ impl Held {
                     add(&self.counters.renewed, 1);
                     tracing::debug!(name = %self.shown(), owner = %self.owner, token = self.token.get(), "lock renewed");
                     inner.trouble = false;
-                    inner.hurry = None;
+                    inner.renew_early_at = None;
                     inner.tried = false;
                     inner.warned = false;
                 }
@@ -332,8 +334,8 @@ impl Held {
                 );
                 inner.trouble = true;
                 // A failed `extend` of a lock that is not renewed is the caller's to repeat.
-                if self.renew_every.is_some() || inner.hurry.is_some() {
-                    inner.hurry = Some(now.plus(crate::wait::jittered(pause)));
+                if self.renew_every.is_some() || inner.renew_early_at.is_some() {
+                    inner.renew_early_at = Some(now.plus(crate::wait::jittered(pause)));
                 }
             }
             None => {}
@@ -482,7 +484,7 @@ mod tests {
         }
     }
 
-    fn held(refusal: fn() -> Error) -> Arc<Held> {
+    fn held(refusal: fn() -> Error) -> Arc<LeaseState> {
         let (name, clock) = (Name::new("a").unwrap(), Clock::system());
         let request = Request::new(name.clone(), Duration::from_secs(60), "".into(), Arc::default());
         let grant = Grant {
@@ -493,7 +495,7 @@ mod tests {
             pushed: false,
             hold: Arc::new(Refused(refusal)),
         };
-        Held::new(&request, grant, &Options::new(request.ttl), clock, Arc::default())
+        LeaseState::new(&request, grant, &Options::new(request.ttl), clock, Arc::default())
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::runtime::clock::Moment;
 
 /// How much earlier than the store the holder's lease ends: 1 % of the ttl for clock rates, and 2 ms for
 /// granularity.

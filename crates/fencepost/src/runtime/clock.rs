@@ -2,12 +2,13 @@
 //! would look valid for longer than it is; everything here reads `CLOCK_BOOTTIME` instead. The manual clock is
 //! for tests.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
-
-use crate::keeper::Keeper;
 
 /// A point in time of one [`Clock`].
 ///
@@ -109,18 +110,24 @@ fn boottime() -> Moment {
     Moment::at(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
 }
 
+/// Work that falls due at moments of a manual clock.
+pub(crate) trait Due: Any + Debug + Send + Sync {
+    /// Waits until nothing is due and nothing is under way; returns when the next thing falls due.
+    fn settled(&self) -> Pin<Box<dyn Future<Output = Moment> + Send + '_>>;
+}
+
 /// A clock that moves only when told to. For tests, with [`memory::Store`](crate::memory::Store).
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     now: Arc<watch::Sender<Moment>>,
-    keeper: Arc<std::sync::OnceLock<std::sync::Weak<Keeper>>>,
+    due: Arc<OnceLock<Weak<dyn Due>>>,
 }
 
 impl Default for ManualClock {
     fn default() -> Self {
         // Not zero, so that a test may subtract.
         let start = Moment::at(Duration::from_secs(1_000_000));
-        Self { now: Arc::new(watch::Sender::new(start)), keeper: Arc::default() }
+        Self { now: Arc::new(watch::Sender::new(start)), due: Arc::default() }
     }
 }
 
@@ -145,18 +152,20 @@ impl ManualClock {
     pub async fn advance(&self, by: Duration) {
         let target = self.now().plus(by);
         loop {
-            let next = match self.keeper.get().and_then(std::sync::Weak::upgrade) {
-                Some(keeper) => keeper.settled().await,
-                None => Moment::NEVER,
-            };
+            let next = self.settled().await;
             if next > target {
                 break;
             }
             self.set(next);
         }
         self.set(target);
-        if let Some(keeper) = self.keeper.get().and_then(std::sync::Weak::upgrade) {
-            keeper.settled().await;
+        self.settled().await;
+    }
+
+    async fn settled(&self) -> Moment {
+        match self.due() {
+            Some(due) => due.settled().await,
+            None => Moment::NEVER,
         }
     }
 
@@ -176,8 +185,13 @@ impl ManualClock {
         let _ = now.wait_for(|now| *now >= moment).await;
     }
 
-    pub(crate) fn keeper(&self) -> &std::sync::OnceLock<std::sync::Weak<Keeper>> {
-        &self.keeper
+    pub(crate) fn due(&self) -> Option<Arc<dyn Due>> {
+        self.due.get()?.upgrade()
+    }
+
+    /// Has [`advance`](Self::advance) wait for this work. Only the first call counts.
+    pub(crate) fn wait_for(&self, due: Weak<dyn Due>) {
+        let _ = self.due.set(due);
     }
 }
 
