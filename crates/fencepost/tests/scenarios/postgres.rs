@@ -94,9 +94,9 @@ async fn s39_a_transaction_pool_is_refused_and_the_fix_is_named() {
     for pooling in [Pooling::Transaction, Pooling::Statement] {
         let bouncer = Bouncer::start(database.server, pooling);
         for _ in 0..3 {
-            let error = Locks::connect(&database.url_over(bouncer.addr())).await.unwrap_err();
-            assert!(matches!(error, Error::Config { .. }), "{pooling:?}: {error:?}");
-            let text = error.to_string();
+            let connected = Locks::connect(&database.url_over(bouncer.addr())).await;
+            assert!(matches!(connected, Err(Error::Config { .. })), "{pooling:?}: {connected:?}");
+            let text = connected.unwrap_err().to_string();
             assert!(text.contains("session mode") && text.contains("lock_in_transaction"), "{text}");
         }
     }
