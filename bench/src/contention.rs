@@ -1,5 +1,5 @@
-//! Eight contenders for one name, in eight processes and in one. Only hand-overs to another contender count: one who takes back what
-//! it has just released shows nothing.
+//! Eight contenders for one name, in eight processes and in one. Only hand-overs to another contender count:
+//! one who takes back what it has just released shows nothing.
 
 use std::time::Duration;
 

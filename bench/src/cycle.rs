@@ -125,9 +125,9 @@ pub(crate) fn halves(runtime: &Runtime, socket: &mut Bare, scripts: &Scripts, ta
     })
 }
 
-/// Runs `cycle` again and again, with what is measured and with its raw limit in turns, one at a time. It takes several times as long
-/// if the system has put client and server on two idle processors instead of one busy one, or while the disk is slow: both have
-/// the same luck.
+/// Runs `cycle` again and again, with what is measured and with its raw limit in turns, one at a time. It
+/// takes several times as long if the system has put client and server on two idle processors instead of one
+/// busy one, or while the disk is slow: both have the same luck.
 pub(crate) fn in_turns(runtime: &Runtime, mut cycle: impl AsyncFnMut(bool)) -> (Slice, Slice) {
     runtime.block_on(async {
         let (mut ours, mut raw) = (Slice::default(), Slice::default());

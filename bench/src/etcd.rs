@@ -1,5 +1,5 @@
-//! etcd: a cycle beside a put and a delete without a lease, and a waiter's waking beside a bare watch. The raw side speaks
-//! the same protocol over the same kind of connection, with nothing in between.
+//! etcd: a cycle beside a put and a delete without a lease, and a waiter's waking beside a bare watch. The
+//! raw side speaks the same protocol over the same kind of connection, with nothing in between.
 
 use std::time::Instant;
 

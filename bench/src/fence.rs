@@ -171,7 +171,8 @@ fn in_postgres(rounds: usize) {
     }
 }
 
-/// A guarded value beside the same replacement of a file: temporary file, fsync, rename, fsync of the directory.
+/// A guarded value beside the same replacement of a file: temporary file, fsync, rename, fsync of the
+/// directory.
 fn in_files(rounds: usize) {
     let (folder, runtime) = (Folder::new("bench"), runtime());
     let url = format!("file://{}", folder.path().join("values").display());

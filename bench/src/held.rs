@@ -1,4 +1,5 @@
-//! Many locks held at once, and kept by renewal alone. A process of its own holds them: its memory is that of the locks.
+//! Many locks held at once, and kept by renewal alone. A process of its own holds them: its memory is that of
+//! the locks.
 
 use std::time::{Duration, Instant};
 

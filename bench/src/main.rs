@@ -1,7 +1,7 @@
 //! Measures Fencepost beside its raw limit, and beside its peers, in the same run, and prints ratios.
 //!
-//! Absolute figures of a shared machine mean little; the two sides of each ratio are measured in turns, a fraction of
-//! a second each, so that both meet the same neighbours.
+//! Absolute figures of a shared machine mean little; the two sides of each ratio are measured in turns, a
+//! fraction of a second each, so that both meet the same neighbours.
 
 #![allow(clippy::print_stdout)]
 
@@ -46,7 +46,8 @@ const PARTS: [Part; 11] = [
 
 const USAGE: &str = "usage: fencepost-bench [--rounds N] [--into FOLDER] [PART …]
 
-Starts its own servers; N is 15 unless given, and 5 for peers. Without parts all but the peers are measured; `peers` stands for all of those.";
+Starts its own servers; N is 15 unless given, and 5 for peers. Without parts all but the peers are measured; \
+`peers` stands for all of those.";
 
 fn redis(rounds: usize) {
     let server = Server::start();

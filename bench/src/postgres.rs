@@ -69,7 +69,8 @@ impl Bare {
         if !durable {
             client.batch_execute("SET synchronous_commit = off").await.expect("a setting");
         }
-        let acquire = "SELECT * FROM fencepost.acquire(pg_backend_pid(), false, $1, 'bare', 'bare', 30000, 'host', 1, '', 'session', 'channel', \
+        let acquire = "SELECT * FROM fencepost.acquire(pg_backend_pid(), false, $1, 'bare', 'bare', 30000, \
+        'host', 1, '', 'session', 'channel', \
                        true, NULL, NULL, false)";
         let release =
             "SELECT * FROM fencepost.release(pg_backend_pid(), false, $1, 'bare', true, false, NULL)";

@@ -41,7 +41,8 @@ impl Scripts {
         Self { acquire: load(addr, TRIVIAL_ACQUIRE), release: load(addr, TRIVIAL_RELEASE), ours: false }
     }
 
-    /// The bytes of an acquire and of a release of all names, each in one call, with the lines of their replies.
+    /// The bytes of an acquire and of a release of all names, each in one call, with the lines of their
+    /// replies.
     pub(crate) fn calls(&self, names: &[String]) -> [(Vec<u8>, usize); 2] {
         let keys: Vec<_> = names.iter().flat_map(|name| keys(name)).collect();
         let (count, value) = (keys.len().to_string(), value());

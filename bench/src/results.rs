@@ -1,4 +1,5 @@
-//! What was measured: a table on stdout as it comes, and for each part a file for programs (JSON) and a picture (SVG).
+//! What was measured: a table on stdout as it comes, and for each part a file for programs (JSON) and a
+//! picture (SVG).
 
 mod picture;
 

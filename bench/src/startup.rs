@@ -16,7 +16,8 @@ pub(crate) fn run(rounds: usize) {
         return println!("start-up is not measured: build the command first (`make build`)");
     };
     let folder = Folder::new("bench");
-    // As it is when it is installed: the kernel takes longer to map a file that a linker has written here and there.
+    // As it is when it is installed: the kernel takes longer to map a file that a linker has written here and
+    // there.
     let installed = folder.path().join("fencepost");
     std::fs::copy(program, &installed).expect("a copy of the command");
     let (store, lock) =

@@ -1,4 +1,5 @@
-//! From the call of release in one process to the return of acquire in another that waits: two processes pass one lock to and fro.
+//! From the call of release in one process to the return of acquire in another that waits: two processes pass
+//! one lock to and fro.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Processes that measure, started from here. This program plays their parts, too: `--play=locks URL`, and the raw limits.
+//! Processes that measure, started from here. This program plays their parts, too: `--play=locks URL`, and
+//! the raw limits.
 
 use std::io::{self, BufRead as _};
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! Five orders, each delivered three times, to three workers at once; each is paid for exactly once.
 //!
-//! A worker that finds an order taken does not wait: it says who has the order and puts it back into the queue. A payment takes longer
-//! than the ttl of its lock, which renewal keeps. The ledger checks tokens, so that not even a worker that was
-//! frozen past its lease can pay for an order a second time.
+//! A worker that finds an order taken does not wait: it says who has the order and puts it back into the
+//! queue. A payment takes longer than the ttl of its lock, which renewal keeps. The ledger checks tokens, so
+//! that not even a worker that was frozen past its lease can pay for an order a second time.
 //!
 //! `cargo run --example orders`
 

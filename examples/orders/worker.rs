@@ -1,4 +1,5 @@
-//! A worker: takes the lock of an order, or says who has it; looks into the ledger; takes the payment; writes it down.
+//! A worker: takes the lock of an order, or says who has it; looks into the ledger; takes the payment; writes
+//! it down.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -1,7 +1,7 @@
 //! Ten teapots are left, and 300 buyers in four processes want one each.
 //!
-//! A buyer reads how many are left, thinks, and writes one less. Without a lock everybody may have read before anybody wrote,
-//! and here a barrier makes sure of it. With the lock exactly ten are sold.
+//! A buyer reads how many are left, thinks, and writes one less. Without a lock everybody may have read
+//! before anybody wrote, and here a barrier makes sure of it. With the lock exactly ten are sold.
 //!
 //! `cargo run --example oversell`
 
@@ -86,7 +86,8 @@ fn sell_twice(store: &str, schema: &str) -> Result<()> {
         shop.listen()?;
     }
     println!(
-        "  Everybody has looked and nobody has bought yet. That can happen by bad luck; here it is made to happen."
+        "  Everybody has looked and nobody has bought yet. That can happen by bad luck; here it is made to \
+        happen."
     );
     for shop in &mut shops {
         shop.tell("buy")?;

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Result;
 
-/// Of a program that is killed, the kernel closes the pipe a moment before it kills the processes that die with it, and until then
-/// those write files.
+/// Of a program that is killed, the kernel closes the pipe a moment before it kills the processes that die
+/// with it, and until then those write files.
 const REMOVER: &str = r#"
 read -r word
 if [ "$word" != now ]; then
@@ -19,7 +19,8 @@ fi
 rm -rf "$1"
 "#;
 
-/// A folder that is removed with what is in it, by a shell that waits for the end of a pipe which only we hold.
+/// A folder that is removed with what is in it, by a shell that waits for the end of a pipe which only we
+/// hold.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,

@@ -1,7 +1,8 @@
 //! The processes of an example: this program once more, with a part to play.
 //!
-//! What such a process prints is shown with its name in front. A line that starts with [`CUE`] is not shown: it tells the
-//! program that started the process how far it is, so that nothing here depends on how long something takes.
+//! What such a process prints is shown with its name in front. A line that starts with [`CUE`] is not shown:
+//! it tells the program that started the process how far it is, so that nothing here depends on how long
+//! something takes.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -1,4 +1,5 @@
-//! Servers that are started for an example, on free ports and in temporary folders, and that end with it, however it ends.
+//! Servers that are started for an example, on free ports and in temporary folders, and that end with it,
+//! however it ends.
 
 use fencepost_testkit::{postgres, redis};
 
@@ -30,7 +31,8 @@ pub fn postgres() -> Result<&'static postgres::Server> {
 
 fn missing(server: &str, package: &str, url: &str) -> Box<dyn std::error::Error + Send + Sync> {
     format!(
-        "{server} is not installed, and this example starts one; install it with `make deps` or `apt-get install {package}`, \
+        "{server} is not installed, and this example starts one; install it with `make deps` or `apt-get \
+        install {package}`, \
          or name a server of your own by `--store {url}`"
     )
     .into()

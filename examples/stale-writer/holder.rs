@@ -23,8 +23,8 @@ pub(crate) async fn first(account: &Account, store: &str) -> Result<()> {
         balance + 10
     );
     tell("read");
-    // The freeze comes while it waits here. A real program is frozen anywhere, also between a look at its guard and
-    // its write: that is why looking is not enough.
+    // The freeze comes while it waits here. A real program is frozen anywhere, also between a look at its
+    // guard and its write: that is why looking is not enough.
     listen()?;
     match account.write(balance + 10).await? {
         Ok(()) => {

@@ -1,4 +1,5 @@
-//! The account behind HTTP: a small server in a process of its own, with the fence in front of its handler; and its client.
+//! The account behind HTTP: a small server in a process of its own, with the fence in front of its handler;
+//! and its client.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! A holder is frozen past the end of its lease, another takes over and writes, the first one wakes up and writes, too. A resource that
-//! checks the token refuses it; one that does not loses what the second one wrote.
+//! A holder is frozen past the end of its lease, another takes over and writes, the first one wakes up and
+//! writes, too. A resource that checks the token refuses it; one that does not loses what the second one
+//! wrote.
 //!
 //! `cargo run --example stale-writer`, or with `--resource file` for one kind of resource
 
@@ -81,7 +82,8 @@ async fn play(part: Part, store: &str) -> Result<()> {
 fn show(kinds: Vec<Kind>, own: Option<String>) -> Result<()> {
     let kinds = if kinds.is_empty() { Kind::value_variants().to_vec() } else { kinds };
     if own.as_ref().is_some_and(|url| url.starts_with("file:") || url.starts_with("memory:")) {
-        let why = "a frozen process keeps its lock on `file:` for as long as it is frozen, and nobody else sees its `memory:`";
+        let why = "a frozen process keeps its lock on `file:` for as long as it is frozen, and nobody else \
+        sees its `memory:`";
         return Err(format!("{why}; name a store with leases, such as `--store redis://host?ttl=2s`").into());
     }
     println!("An account has 100 in it. Two holders of one lock each read it, add to it and write it back.");
@@ -110,7 +112,8 @@ fn title(kind: Kind) -> &'static str {
     match kind {
         Kind::Unchecked => "A file that checks nothing",
         Kind::Memory => {
-            "A value in memory that checks the token (both holders in this process, frozen by a clock that leaps)"
+            "A value in memory that checks the token (both holders in this process, frozen by a clock that \
+            leaps)"
         }
         Kind::File => "A file that checks the token",
         Kind::Redis => "A value in Redis that checks the token",

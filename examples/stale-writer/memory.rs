@@ -1,5 +1,6 @@
-//! A value in memory. No other process could see it, so both holders are in this one, and the freeze is a clock that
-//! leaps: for the guard that is the same. This is also how to test such a thing in code of your own.
+//! A value in memory. No other process could see it, so both holders are in this one, and the freeze is a
+//! clock that leaps: for the guard that is the same. This is also how to test such a thing in code of your
+//! own.
 
 use std::time::Duration;
 

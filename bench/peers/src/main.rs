@@ -1,4 +1,5 @@
-//! One peer in a process of its own, measured by the same loops as Fencepost: `fencepost-peers PEER ADDRESS…`.
+//! One peer in a process of its own, measured by the same loops as Fencepost: `fencepost-peers PEER
+//! ADDRESS…`.
 
 #[cfg(feature = "etcd")]
 mod etcd;

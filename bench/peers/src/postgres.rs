@@ -1,4 +1,5 @@
-//! Advisory locks: by bare `tokio-postgres`, and by `sqlx`'s class. A lock belongs to a session, so each contender has a connection.
+//! Advisory locks: by bare `tokio-postgres`, and by `sqlx`'s class. A lock belongs to a session, so each
+//! contender has a connection.
 
 use std::time::Duration;
 

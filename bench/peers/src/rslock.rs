@@ -1,4 +1,5 @@
-//! `rslock` on one node or on several: no token, lighter commands (`SET NX`, compare and delete), and always the answers of all nodes.
+//! `rslock` on one node or on several: no token, lighter commands (`SET NX`, compare and delete), and always
+//! the answers of all nodes.
 
 use std::future::pending;
 use std::sync::Arc;

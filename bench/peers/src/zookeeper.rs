@@ -1,5 +1,5 @@
-//! `zookeeper-client`'s lock recipe, in the layout of Curator. Its release is a delete in the background: a cycle leaves out half of the
-//! work that others wait for.
+//! `zookeeper-client`'s lock recipe, in the layout of Curator. Its release is a delete in the background: a
+//! cycle leaves out half of the work that others wait for.
 
 use std::time::Duration;
 

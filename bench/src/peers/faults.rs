@@ -12,7 +12,8 @@ use crate::cycle::runtime;
 use crate::results::{add_row, progress};
 use crate::rounds::{middle, report_number, report_per_second};
 
-/// How long cycles are counted. Longer than a node's answer is waited for, so that what a client does then is measured as well.
+/// How long cycles are counted. Longer than a node's answer is waited for, so that what a client does then is
+/// measured as well.
 const SPAN: Duration = Duration::from_secs(3);
 
 /// How long a client may take to come back from its last cycle.

@@ -18,7 +18,8 @@ const CYCLES: Duration = Duration::from_millis(400);
 /// How many tasks go through cycles.
 const TASKS: [usize; 2] = [1, 64];
 
-/// The figures of one peer, one of each round. Those of rounds stay side by side: a ratio is one of the same round.
+/// The figures of one peer, one of each round. Those of rounds stay side by side: a ratio is one of the same
+/// round.
 #[derive(Default)]
 struct Figures {
     name: &'static str,

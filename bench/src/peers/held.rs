@@ -64,9 +64,8 @@ fn hold(store: &str, peer: &Peer, count: usize) {
             add_row(told);
         }
         Err(error) => {
-            add_row(
-                json!({ "store": format!("{store}, held"), "peer": peer.name, "asked": count, "note": error }),
-            );
+            add_row(json!({ "store": format!("{store}, \
+                held"), "peer": peer.name, "asked": count, "note": error }));
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Fencepost, its peers and the raw limit, in turns on the same servers. Each peer has processes of its own, in its own language,
-//! that obey the same commands. One that is not there, fails or does not come back is told as such, and the others go on.
+//! Fencepost, its peers and the raw limit, in turns on the same servers. Each peer has processes of its own,
+//! in its own language, that obey the same commands. One that is not there, fails or does not come back is
+//! told as such, and the others go on.
 
 mod faults;
 mod figures;

@@ -15,7 +15,8 @@ use super::{Cycles, Peer};
 use crate::contention::CONTENDERS;
 use crate::results::clear;
 
-/// How long the processes of a peer may take to be there: interpreters that start side by side on few cores need their time.
+/// How long the processes of a peer may take to be there: interpreters that start side by side on few cores
+/// need their time.
 const START: Duration = Duration::from_secs(30);
 
 /// How much longer than told a peer may take: those that poll come back late.

@@ -1,5 +1,5 @@
-//! Processor time that one cycle takes, in the client and in all servers. Says more than rates where others use the
-//! machine at the same time: it is the same however long somebody has to wait for a core.
+//! Processor time that one cycle takes, in the client and in all servers. Says more than rates where others
+//! use the machine at the same time: it is the same however long somebody has to wait for a core.
 
 use std::ops::{AddAssign, Sub};
 

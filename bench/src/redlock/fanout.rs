@@ -1,5 +1,6 @@
-//! The raw limit of a majority: the same scripts with the same arguments, written to bare sockets and read until a
-//! majority has answered. One thread, `poll`, no runtime; what the slower nodes answer is read along with the next round.
+//! The raw limit of a majority: the same scripts with the same arguments, written to bare sockets and read
+//! until a majority has answered. One thread, `poll`, no runtime; what the slower nodes answer is read along
+//! with the next round.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! What a node that is bad for long does to a client under load: its memory, its threads, and the slowest of its cycles.
+//! What a node that is bad for long does to a client under load: its memory, its threads, and the slowest of
+//! its cycles.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use crate::cycle::{TASKS, by_tasks, names};
 use crate::results::{Goal, progress};
 use crate::rounds::report_number;
 
-/// How often a cycle took about so long. Its size does not depend on how many there were: the memory of this very process is measured.
+/// How often a cycle took about so long. Its size does not depend on how many there were: the memory of this
+/// very process is measured.
 struct Counts(Vec<u64>);
 
 impl Counts {

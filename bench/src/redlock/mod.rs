@@ -72,7 +72,8 @@ fn cycles(Deployment { fleet, runtime, locks, .. }: &Deployment, rounds: usize) 
     report_rates("redlock, 64 tasks: rate / one bare fan-out", None, &many);
 }
 
-/// How often each node is asked in one cycle: once to acquire, once to release; together with others if there are many.
+/// How often each node is asked in one cycle: once to acquire, once to release; together with others if there
+/// are many.
 fn round_trips(Deployment { fleet, runtime, locks, .. }: &Deployment) {
     let lock = locks.lock("bench:count");
     report_calls("redlock, one task: scripts a node and cycle", fleet, || one_by_one(runtime, &lock));

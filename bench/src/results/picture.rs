@@ -1,4 +1,5 @@
-//! A bar for each figure that has a goal, as a share of the goal: left of the line is less than the goal, right of it more.
+//! A bar for each figure that has a goal, as a share of the goal: left of the line is less than the goal,
+//! right of it more.
 
 use std::fmt::Write as _;
 
@@ -13,7 +14,8 @@ pub(super) fn draw(entries: &[Entry]) -> String {
     let rows: Vec<_> = entries.iter().filter_map(|entry| Some((entry, entry.goal?))).collect();
     let height = (rows.len() + 2) * ROW;
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+        font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{}\" y=\"15\" text-anchor=\"middle\">goal</text>\n",
         LEFT + UNIT
@@ -25,7 +27,8 @@ pub(super) fn draw(entries: &[Entry]) -> String {
         let colour = if goal.is_met(entry.figure) { "#4a8f5c" } else { "#c0504d" };
         let _ = writeln!(
             out,
-            "<text x=\"{:.0}\" y=\"{}\" text-anchor=\"end\">{}</text><rect x=\"{LEFT}\" y=\"{}\" width=\"{length:.1}\" height=\"14\" fill=\"{colour}\"/>\
+            "<text x=\"{:.0}\" y=\"{}\" text-anchor=\"end\">{}</text><rect x=\"{LEFT}\" y=\"{}\" \
+            width=\"{length:.1}\" height=\"14\" fill=\"{colour}\"/>\
              <text x=\"{:.1}\" y=\"{}\">{:.2} ({goal})</text>",
             LEFT - 8.0,
             y + 12,
@@ -38,7 +41,8 @@ pub(super) fn draw(entries: &[Entry]) -> String {
     }
     let _ = writeln!(
         out,
-        "<line x1=\"{0}\" x2=\"{0}\" y1=\"20\" y2=\"{1}\" stroke=\"black\" stroke-dasharray=\"3 3\"/>\n</svg>",
+        "<line x1=\"{0}\" x2=\"{0}\" y1=\"20\" y2=\"{1}\" stroke=\"black\" stroke-dasharray=\"3 \
+        3\"/>\n</svg>",
         LEFT + UNIT,
         height - ROW
     );

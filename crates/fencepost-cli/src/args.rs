@@ -31,12 +31,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`, `redlock://a,b,c`,
-    /// `postgres://user@host/database`, `etcd://a,b,c`, `etcds://…`, `zookeeper://a,b,c/chroot`
+    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`,
+    /// `redlock://a,b,c`, `postgres://user@host/database`, `etcd://a,b,c`, `etcds://…`,
+    /// `zookeeper://a,b,c/chroot`
     ///
-    /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:`
-    /// (files in your state directory; excludes processes on this machine). Other users can read the arguments of
-    /// a process: give a URL with a password in FENCEPOST_STORE or by --store-file.
+    /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is
+    /// `file:` (files in your state directory; excludes processes on this machine). Other users can read the
+    /// arguments of a process: give a URL with a password in FENCEPOST_STORE or by --store-file.
     #[arg(long, global = true, value_name = "URL", conflicts_with = "store_file")]
     pub(crate) store: Option<String>,
 
@@ -85,15 +86,15 @@ pub(crate) enum Command {
 
 /// Run a command while holding a lock
 ///
-/// Acquires the lock, runs the command in a process group of its own with stdin and the terminal passed through,
-/// renews the lock, and releases it when the command has ended. INT, TERM, HUP and QUIT are forwarded. The command
-/// sees FENCEPOST_NAME, FENCEPOST_TOKEN and FENCEPOST_OWNER: pass the token with every write to what the lock
-/// protects.
+/// Acquires the lock, runs the command in a process group of its own with stdin and the terminal passed
+/// through, renews the lock, and releases it when the command has ended. INT, TERM, HUP and QUIT are
+/// forwarded. The command sees FENCEPOST_NAME, FENCEPOST_TOKEN and FENCEPOST_OWNER: pass the token with every
+/// write to what the lock protects.
 ///
-/// If the lock is lost, or this process is killed or stalls, a guardian process ends the command's process group:
-/// TERM, then KILL after the grace. Where locks are leases (Redis) it does so before the lease can end: TERM at
-/// the shorter of the grace and a quarter of the ttl before the end, KILL shortly before the end. A command that is stopped
-/// (Ctrl-Z) goes on after `fg` only if the lock is still held.
+/// If the lock is lost, or this process is killed or stalls, a guardian process ends the command's process
+/// group: TERM, then KILL after the grace. Where locks are leases (Redis) it does so before the lease can
+/// end: TERM at the shorter of the grace and a quarter of the ttl before the end, KILL shortly before the
+/// end. A command that is stopped (Ctrl-Z) goes on after `fg` only if the lock is still held.
 ///
 /// What leaves the process group (`setsid`, daemons) escapes the guardian. When the command itself has ended,
 /// processes that it left in the background go on, without the lock.
@@ -131,8 +132,8 @@ pub(crate) struct Run {
 
 /// Acquire a lock and print a handle to it
 ///
-/// The lock outlives this process and is NOT renewed: it ends after the ttl unless `extend` or `release` is called
-/// with the handle. Whoever has the handle can do so: treat it like a key. Prefer `run` where you can.
+/// The lock outlives this process and is NOT renewed: it ends after the ttl unless `extend` or `release` is
+/// called with the handle. Whoever has the handle can do so: treat it like a key. Prefer `run` where you can.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -154,7 +155,8 @@ pub(crate) struct Target {
     #[arg(value_name = "NAME", value_parser = Name::new, allow_negative_numbers = true)]
     pub(crate) name: Name,
 
-    /// NAME is a key of PostgreSQL's advisory locks, `12345` or `1,42`: excludes code that calls pg_advisory_lock with it
+    /// NAME is a key of PostgreSQL's advisory locks, `12345` or `1,42`: excludes code that calls
+    /// pg_advisory_lock with it
     #[arg(long)]
     pub(crate) pg_key: bool,
 }
@@ -253,10 +255,11 @@ pub(crate) struct Show {
 
 /// Take a lock away from its holder
 ///
-/// The holder's renewals are refused and it is told the reason; the lock is free when it has let go or its lease
-/// ends. Only the holder that is found, or that --token names, loses the lock: whoever comes after it keeps it. On a
-/// terminal, and without --token, it shows the holder and asks first. Prints a fresh token, larger than the holder's: record ("activate") it at the resource that the lock
-/// protects, since only that keeps a holder that does not listen from writing there.
+/// The holder's renewals are refused and it is told the reason; the lock is free when it has let go or its
+/// lease ends. Only the holder that is found, or that --token names, loses the lock: whoever comes after it
+/// keeps it. On a terminal, and without --token, it shows the holder and asks first. Prints a fresh token,
+/// larger than the holder's: record ("activate") it at the resource that the lock protects, since only that
+/// keeps a holder that does not listen from writing there.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -281,14 +284,15 @@ pub(crate) struct ForceRelease {
 
 /// Declare a new deployment, where a store needs that
 ///
-/// On PostgreSQL it makes the schema with the tables and functions, for which the user of the URL needs the right; programs
-/// then need rights on these only.
+/// On PostgreSQL it makes the schema with the tables and functions, for which the user of the URL needs the
+/// right; programs then need rights on these only.
 ///
-/// A store of several servers (`redlock://a,b,c`) has to know that they are new: only then no lock can be held that a
-/// server has forgotten, and all vote at once. Without `init` each one votes after its quarantine, about a minute. Run
-/// it once, before the first lock, with the URL that all clients will use. With --reconfigure, an existing deployment is
-/// changed to the servers and parameters (max_ttl, quarantine) of the URL: its servers do not vote for the longer of the old
-/// and the new quarantine, and clients that use the old URL are refused from then on.
+/// A store of several servers (`redlock://a,b,c`) has to know that they are new: only then no lock can be
+/// held that a server has forgotten, and all vote at once. Without `init` each one votes after its
+/// quarantine, about a minute. Run it once, before the first lock, with the URL that all clients will use.
+/// With --reconfigure, an existing deployment is changed to the servers and parameters (max_ttl, quarantine)
+/// of the URL: its servers do not vote for the longer of the old and the new quarantine, and clients that use
+/// the old URL are refused from then on.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -303,9 +307,10 @@ pub(crate) struct Init {
 
 /// Measure how fast locks are on this store
 ///
-/// Acquires and releases with 1 to 256 tasks, wakes a waiter in another process, and lets eight contend for one name: how often the lock goes to
-/// another one, how long each waits, and how fair that is. Times are told beside one round trip to the store from here. All names start with
-/// `bench:` and a process id: other locks are not touched, but the store has to work as hard as it can for a while.
+/// Acquires and releases with 1 to 256 tasks, wakes a waiter in another process, and lets eight contend for
+/// one name: how often the lock goes to another one, how long each waits, and how fair that is. Times are
+/// told beside one round trip to the store from here. All names start with `bench:` and a process id: other
+/// locks are not touched, but the store has to work as hard as it can for a while.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -319,17 +324,20 @@ pub(crate) struct Bench {
 
 /// Attack a store with many clients, break them, and check what they saw
 ///
-/// Starts clients, each a process of its own, that take locks, hold them for a while, and read and write registers under them. Every
-/// fourth client runs a command by `fencepost run` instead, with all kinds of options, and stops and kills that.
-/// Meanwhile clients are paused (past the end of their leases, too) and killed, and their connections are cut. From what they
-/// say it is checked that no two held a lock at once by what their guards said, that tokens are unique and in order, that
-/// registers which refuse a smaller token lose no update, and that nothing is left behind.
+/// Starts clients, each a process of its own, that take locks, hold them for a while, and read and write
+/// registers under them. Every fourth client runs a command by `fencepost run` instead, with all kinds of
+/// options, and stops and kills that. Meanwhile clients are paused (past the end of their leases, too) and
+/// killed, and their connections are cut. From what they say it is checked that no two held a lock at once by
+/// what their guards said, that tokens are unique and in order, that registers which refuse a smaller token
+/// lose no update, and that nothing is left behind.
 ///
-/// All names start with `torture:` and a number of the run: other locks are not touched. Servers are only broken if they were
-/// started for the run, by --local. Breaks of exclusion that SAFETY.md allows for such a server are told apart from violations.
+/// All names start with `torture:` and a number of the run: other locks are not touched. Servers are only
+/// broken if they were started for the run, by --local. Breaks of exclusion that SAFETY.md allows for such a
+/// server are told apart from violations.
 ///
-/// Ctrl-C ends it early, with what was seen until then. Exit code 1 if anything was violated; 2 if not, but too little happened to
-/// say anything: no hand-over, a client that never got a lock, faults without effect, or a store that cannot be asked what is left.
+/// Ctrl-C ends it early, with what was seen until then. Exit code 1 if anything was violated; 2 if not, but
+/// too little happened to say anything: no hand-over, a client that never got a lock, faults without effect,
+/// or a store that cannot be asked what is left.
 #[cfg(feature = "torture")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -338,7 +346,8 @@ Examples:
   fencepost torture --local redlock5 --minutes 2 --report report.html
   fencepost torture --store etcd://a,b,c --faults pause,kill --clients 20 --json")]
 pub(crate) struct Torture {
-    /// Start servers for the run, and break them, too: file, redis, redlock5, postgres, etcd1, etcd3, zookeeper1, zookeeper3
+    /// Start servers for the run, and break them, too: file, redis, redlock5, postgres, etcd1, etcd3,
+    /// zookeeper1, zookeeper3
     #[arg(long, value_name = "STORE", conflicts_with_all = ["store", "store_file"])]
     pub(crate) local: Option<fencepost_testkit::local::Kind>,
 
@@ -350,8 +359,8 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=200))]
     pub(crate) clients: u32,
 
-    /// What to break, with commas: none, pause, kill, cut (connections), and with --local server-pause, server-kill, server-empty (loses
-    /// its data) [default: all that the store allows]
+    /// What to break, with commas: none, pause, kill, cut (connections), and with --local server-pause,
+    /// server-kill, server-empty (loses its data) [default: all that the store allows]
     #[arg(long, value_name = "LIST")]
     pub(crate) faults: Option<String>,
 

@@ -1,5 +1,5 @@
-//! What the library has to say while it works, on stderr: warnings unless `--quiet`, more with `--verbose`. One line an event, in
-//! which no text of a server or a file name can act as anything but text.
+//! What the library has to say while it works, on stderr: warnings unless `--quiet`, more with `--verbose`.
+//! One line an event, in which no text of a server or a file name can act as anything but text.
 
 use std::fmt::{self, Write as _};
 

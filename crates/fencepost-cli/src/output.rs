@@ -73,8 +73,8 @@ impl Console {
     }
 }
 
-/// A text that others may have had a hand in, as one line that no terminal takes for commands: neither control characters, nor
-/// those that change the direction of what follows or cannot be seen.
+/// A text that others may have had a hand in, as one line that no terminal takes for commands: neither
+/// control characters, nor those that change the direction of what follows or cannot be seen.
 pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
     fencepost::printable(text)
 }

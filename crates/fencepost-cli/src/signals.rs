@@ -1,5 +1,6 @@
-//! Signals as file descriptors. They are blocked before any thread starts, so that every thread inherits the mask
-//! and only our descriptor ever sees them; what was inherited is kept, to be given to the command unchanged.
+//! Signals as file descriptors. They are blocked before any thread starts, so that every thread inherits the
+//! mask and only our descriptor ever sees them; what was inherited is kept, to be given to the command
+//! unchanged.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -57,8 +58,8 @@ pub(crate) struct Caught {
 }
 
 impl Caught {
-    /// Catches what shall end us, and with `stops` also what stops and continues a job. Call before any thread
-    /// starts.
+    /// Catches what shall end us, and with `stops` also what stops and continues a job. Call before any
+    /// thread starts.
     ///
     /// What the parent has told us to ignore (`nohup`) stays ignored.
     pub(crate) fn start(stops: bool) -> io::Result<Self> {

@@ -31,8 +31,8 @@ impl Terminal {
         tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
     }
 
-    /// Whether the command shall have the terminal from the start: we have it, and no neighbour in a pipeline may
-    /// want it. A command that needs it all the same is given it when it asks, by being stopped for it.
+    /// Whether the command shall have the terminal from the start: we have it, and no neighbour in a pipeline
+    /// may want it. A command that needs it all the same is given it when it asks, by being stopped for it.
     pub(crate) fn hand_over_at_start(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && self.is_ours()
     }
@@ -49,7 +49,8 @@ impl Terminal {
         }
     }
 
-    /// Undoes the modes of a command that was killed and could not do so itself; an editor leaves it without echo.
+    /// Undoes the modes of a command that was killed and could not do so itself; an editor leaves it without
+    /// echo.
     pub(crate) fn reset(&self) {
         self.take_back();
         if let Some(modes) = self.modes.as_ref().filter(|_| self.is_ours()) {

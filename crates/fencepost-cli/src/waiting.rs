@@ -1,4 +1,5 @@
-//! Waiting for a lock as people and signals want it: says who holds it, and leaves nothing behind when told to end.
+//! Waiting for a lock as people and signals want it: says who holds it, and leaves nothing behind when told
+//! to end.
 
 use std::time::Duration;
 

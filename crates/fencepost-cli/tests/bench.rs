@@ -7,8 +7,8 @@ use fencepost_testkit::redis::Server;
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Measures for as long as it takes until each measure has all its figures: on a busy machine a hand-over may take longer than a
-/// short one.
+/// Measures for as long as it takes until each measure has all its figures: on a busy machine a hand-over may
+/// take longer than a short one.
 fn measured(store: &Store) -> Value {
     let figures = ["per_second", "p50_us", "p99_us", "max_us", "round_trips"];
     let mut report = Value::Null;

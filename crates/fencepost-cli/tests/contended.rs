@@ -1,5 +1,6 @@
-//! The main job, with the options that people use: several `run`s of one name at once. Every one of them runs its command, no two at
-//! a time, with growing tokens, whatever the ttl, the grace and the longest hold, on every store.
+//! The main job, with the options that people use: several `run`s of one name at once. Every one of them runs
+//! its command, no two at a time, with growing tokens, whatever the ttl, the grace and the longest hold, on
+//! every store.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -69,7 +70,8 @@ fn every_combination(kind: Kind, ttls: &[&str]) {
     }
 }
 
-/// Whether all of them ran. A lease of one second is lost by a machine that stands still for a part of it, and that is told.
+/// Whether all of them ran. A lease of one second is lost by a machine that stands still for a part of it,
+/// and that is told.
 fn contend(store: &Store, options: &[&str], turn: u32) -> bool {
     let name = format!("with{}-{turn}", options.concat());
     let script = format!(

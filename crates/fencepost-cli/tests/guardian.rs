@@ -144,7 +144,8 @@ fn killing_all_that_is_called_as_the_wrapper_ends_the_group() {
     eventually("the group is gone", || !group.into_iter().any(is_alive));
 }
 
-/// A `run` that has a lock of two seconds for longer than that, while its guardian stands still and has started nothing.
+/// A `run` that has a lock of two seconds for longer than that, while its guardian stands still and has
+/// started nothing.
 fn held_for_too_long(store: &Store) -> (Running, Pid) {
     let handle = store.succeed(&["acquire", "--ttl", "1h", "job"]);
     let run = store.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", "echo $FENCEPOST_TOKEN > ran"]);
@@ -183,7 +184,8 @@ fn a_signal_that_came_before_the_command_was_started_ends_the_waiting() {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         status.lines().all(|line| !line.starts_with("ShdPnd:") || line.ends_with("0000000000000000"))
     });
-    // Taken from the kernel, not yet from the pipe that its handler writes to: that is read in the same turn as the next renewal.
+    // Taken from the kernel, not yet from the pipe that its handler writes to: that is read in the same turn
+    // as the next renewal.
     let age = || store.json(&["--json", "show", "job"])["holder"]["age_ms"].as_u64();
     let heard = age();
     eventually("it has looked around since", || age() > heard.map(|age| age + 1_000));

@@ -1,4 +1,5 @@
-//! `run` under an interactive shell on a real terminal: Ctrl-C, Ctrl-Z, `fg`, `bg`, pipelines, and the waiting line.
+//! `run` under an interactive shell on a real terminal: Ctrl-C, Ctrl-Z, `fg`, `bg`, pipelines, and the
+//! waiting line.
 #![allow(clippy::unwrap_used)]
 
 mod common;

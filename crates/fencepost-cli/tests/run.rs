@@ -157,7 +157,8 @@ fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
 #[test]
 fn a_stopped_and_continued_wrapper_stops_and_continues_the_command() {
     let store = Store::file();
-    // Starts no processes meanwhile: a shell whose child is stopped before it could exec does not stop itself.
+    // Starts no processes meanwhile: a shell whose child is stopped before it could exec does not stop
+    // itself.
     let script = "mkfifo gate; echo $$ > child; read line < gate";
     let running = store.start(&["run", "job", "--", "sh", "-c", script]);
     let child = store.pid("child");

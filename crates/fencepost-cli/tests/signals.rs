@@ -1,5 +1,5 @@
-//! A signal at any moment between start and command: whatever the store has granted by then is given back before the process ends.
-//! The leases are long here, so what is free was given back.
+//! A signal at any moment between start and command: whatever the store has granted by then is given back
+//! before the process ends. The leases are long here, so what is free was given back.
 
 mod common;
 
@@ -10,7 +10,8 @@ use common::Store;
 use fencepost_testkit::local::{Kind, Local};
 use rustix::process::Signal;
 
-/// How long after the start the signals come, in steps of this: from before the store was asked until after the command runs.
+/// How long after the start the signals come, in steps of this: from before the store was asked until after
+/// the command runs.
 const STEP: Duration = Duration::from_millis(3);
 const STEPS: u32 = 20;
 

@@ -22,8 +22,9 @@ const MISSING: [&str; 4] = [
     "paused past its lease",
 ];
 
-/// Runs a short attack that must find nothing, and in which each of these faults must be seen to have its effect; a longer one if
-/// nothing but that is missing, as on a busy machine. Returns its figures. `cut` is any of its manners, `server` any that a server can be dealt.
+/// Runs a short attack that must find nothing, and in which each of these faults must be seen to have its
+/// effect; a longer one if nothing but that is missing, as on a busy machine. Returns its figures. `cut` is
+/// any of its manners, `server` any that a server can be dealt.
 fn survives(words: &[&str], minutes: f64, bite: &[&str], seen: impl Fn(&Value) -> bool) -> Value {
     let mut figures = Value::Null;
     for longer in [1.0, 2.0, 4.0] {

@@ -1,5 +1,5 @@
-//! What came of a contest. Only what goes to another contender counts: who takes back what it has just given back shows
-//! nothing.
+//! What came of a contest. Only what goes to another contender counts: who takes back what it has just given
+//! back shows nothing.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::turns::Turn;
 pub struct Crowd {
     /// To another contender, a second.
     pub handovers: f64,
-    /// From the call of release to the return of another one's acquire; from the call of that one, if nobody was waiting.
+    /// From the call of release to the return of another one's acquire; from the call of that one, if nobody
+    /// was waiting.
     pub gaps: Times,
     /// From the call of acquire to its return, of all turns.
     pub waits: Times,
@@ -24,7 +25,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// From the turns of each contender. What comes after the span is left out: by then fewer and fewer contend.
+    /// From the turns of each contender. What comes after the span is left out: by then fewer and fewer
+    /// contend.
     pub fn new(contenders: &[Vec<Turn>], lasts: Duration) -> Self {
         let began = contenders.iter().flatten().map(|turn| turn.asked).min().unwrap_or(0);
         let end = began.saturating_add(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX));

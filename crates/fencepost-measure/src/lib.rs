@@ -1,6 +1,7 @@
-//! How locks are measured, for `fencepost bench` and for `make bench`: cycles without contention, turns of those who
-//! contend for one name, and locks that are held and renewed. All by way of [`Client`], so that everybody's locks are
-//! measured by the same loops, and in processes that obey a command a line ([`serve`], [`Worker`]), in any language.
+//! How locks are measured, for `fencepost bench` and for `make bench`: cycles without contention, turns of
+//! those who contend for one name, and locks that are held and renewed. All by way of [`Client`], so that
+//! everybody's locks are measured by the same loops, and in processes that obey a command a line ([`serve`],
+//! [`Worker`]), in any language.
 
 #![allow(clippy::print_stdout)]
 

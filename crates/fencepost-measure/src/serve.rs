@@ -1,7 +1,9 @@
-//! A process that measures: says `ready`, obeys a command a line, answers with a line of JSON, and ends with its input.
+//! A process that measures: says `ready`, obeys a command a line, answers with a line of JSON, and ends with
+//! its input.
 //!
-//! `cycle TASKS SECONDS`, `contend NAME CONTENDERS HOLD SECONDS FILE` ([`Contest`]), and `hold COUNT SECONDS`, which
-//! answers twice: when all are held, and at the end. An answer with `error` says why there is none.
+//! `cycle TASKS SECONDS`, `contend NAME CONTENDERS HOLD SECONDS FILE` ([`Contest`]), and `hold COUNT
+//! SECONDS`, which answers twice: when all are held, and at the end. An answer with `error` says why there is
+//! none.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::thread;
@@ -48,7 +50,8 @@ pub async fn serve<C: Client>(client: &C) -> io::Result<()> {
         io::stdin().lock().lines().map_while(Result::ok).try_for_each(|line| said.send(line))
     });
     answer("ready")?;
-    // What is held is given back when the next command comes, or at the end: the one who asked may look at the store first.
+    // What is held is given back when the next command comes, or at the end: the one who asked may look at
+    // the store first.
     let mut held = None;
     while let Some(command) = commands.recv().await {
         drop(held.take());

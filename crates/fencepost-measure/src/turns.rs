@@ -48,8 +48,9 @@ pub struct Contest {
     pub hold: Duration,
     /// How long they go on.
     pub lasts: Duration,
-    /// A file in which each turn leaves a byte, if they are polite: who has released the lock stays away until another one
-    /// has had it. Otherwise a waiter that polls is seldom faster than who has just released it.
+    /// A file in which each turn leaves a byte, if they are polite: who has released the lock stays away
+    /// until another one has had it. Otherwise a waiter that polls is seldom faster than who has just
+    /// released it.
     pub polite: Option<PathBuf>,
 }
 
@@ -75,7 +76,8 @@ impl Contest {
         })
     }
 
-    /// By chance where the waiters may poll: a hold of one length would meet the same point of their period each time.
+    /// By chance where the waiters may poll: a hold of one length would meet the same point of their period
+    /// each time.
     fn hold(&self) -> Duration {
         if self.polite.is_none() {
             return self.hold;

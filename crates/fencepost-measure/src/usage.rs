@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Processor time of all threads of a process so far, in nanoseconds. Says more than time on a machine that others use, too: it is
-/// the same however long somebody has to wait for a core.
+/// Processor time of all threads of a process so far, in nanoseconds. Says more than time on a machine that
+/// others use, too: it is the same however long somebody has to wait for a core.
 pub fn processor_time(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let time = |folder: fs::DirEntry| {

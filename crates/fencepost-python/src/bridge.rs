@@ -1,5 +1,6 @@
-//! Wakes an event loop. Finished calls are put down under a mutex and a byte is written to a socket that the loop reads:
-//! that needs no interpreter, so the keeper's thread never waits for one, and a loop that is closed is simply not read.
+//! Wakes an event loop. Finished calls are put down under a mutex and a byte is written to a socket that the
+//! loop reads: that needs no interpreter, so the keeper's thread never waits for one, and a loop that is
+//! closed is simply not read.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -67,7 +68,8 @@ impl Bell {
             done.len() == 1
         };
         if first {
-            // A full socket wakes the loop as well as one more byte would; a closed one has no loop behind it.
+            // A full socket wakes the loop as well as one more byte would; a closed one has no loop behind
+            // it.
             let _ = (&self.socket).write(&[0]);
         }
     }

@@ -1,6 +1,8 @@
-//! One call into the library: made first, then either waited for on the calling thread or run for an event loop.
+//! One call into the library: made first, then either waited for on the calling thread or run for an event
+//! loop.
 //!
-//! Giving a call up at any point drops its future or its result, and the library undoes what the store was asked for.
+//! Giving a call up at any point drops its future or its result, and the library undoes what the store was
+//! asked for.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

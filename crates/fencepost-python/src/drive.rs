@@ -1,11 +1,12 @@
-//! Runs a call on the calling thread, without the interpreter lock. The main thread wakes up now and then to see whether Ctrl-C
-//! was pressed; Python handles signals on no other.
+//! Runs a call on the calling thread, without the interpreter lock. The main thread wakes up now and then to
+//! see whether Ctrl-C was pressed; Python handles signals on no other.
 //!
-//! There are two ways. By the keeper's runtime, the thread of the keeper does the I/O and wakes the caller. With a runtime
-//! of its own the caller does it itself, which saves two of four context switches for each round trip; that is for stores whose
-//! connections belong to a runtime and which leave nothing to it when a call is over. Where answers come at once it does not even
-//! sleep for them. Such a runtime stands still between calls, with the connection that the store pushes losses to: while locks are
-//! held, a thread turns them now and then.
+//! There are two ways. By the keeper's runtime, the thread of the keeper does the I/O and wakes the caller.
+//! With a runtime of its own the caller does it itself, which saves two of four context switches for each
+//! round trip; that is for stores whose connections belong to a runtime and which leave nothing to it when a
+//! call is over. Where answers come at once it does not even sleep for them. Such a runtime stands still
+//! between calls, with the connection that the store pushes losses to: while locks are held, a thread turns
+//! them now and then.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -25,11 +26,12 @@ use crate::errors::raise;
 /// How often a call that blocks the main thread looks for signals.
 const SIGNALS: Duration = Duration::from_millis(50);
 
-/// The most runtimes, and with them connections to each server; further calls at the same time go by the keeper.
+/// The most runtimes, and with them connections to each server; further calls at the same time go by the
+/// keeper.
 const MOST: usize = 16;
 
-/// How long a call looks for its answer before it sleeps, if the server is nearby: on an idle machine, waking up takes longer than
-/// such a server takes to answer.
+/// How long a call looks for its answer before it sleeps, if the server is nearby: on an idle machine, waking
+/// up takes longer than such a server takes to answer.
 const NEARBY: Duration = Duration::from_micros(100);
 
 /// How long a pushed loss may lie unread.
@@ -61,7 +63,8 @@ pub(crate) fn drive(job: Job, way: Way) -> PyResult<Outcome> {
 /// A runtime that a calling thread turns.
 struct Driver {
     runtime: Runtime,
-    /// How many calls in a row had their answers soon. One that waited for a lock is none of them, nor is its release enough.
+    /// How many calls in a row had their answers soon. One that waited for a lock is none of them, nor is its
+    /// release enough.
     soon: u32,
 }
 
@@ -225,7 +228,8 @@ impl Spares {
         None
     }
 
-    /// Lets one thread at a time look for its answer, and none where the server would need the same processor.
+    /// Lets one thread at a time look for its answer, and none where the server would need the same
+    /// processor.
     fn look(&self) -> Option<Looking<'_>> {
         static SEVERAL: LazyLock<bool> =
             LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|count| count.get() > 1));

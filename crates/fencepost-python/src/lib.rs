@@ -1,7 +1,8 @@
-//! The native half of the Python package `fencepost`: calls, locks, guards and the memory store. Context managers,
-//! decorators and everything else that Python says better is in `python/fencepost`.
+//! The native half of the Python package `fencepost`: calls, locks, guards and the memory store. Context
+//! managers, decorators and everything else that Python says better is in `python/fencepost`.
 //!
-//! No thread of ours ever runs Python. The keeper's thread, which renews all locks, never waits for the interpreter.
+//! No thread of ours ever runs Python. The keeper's thread, which renews all locks, never waits for the
+//! interpreter.
 
 mod bridge;
 mod call;
@@ -39,7 +40,8 @@ mod _fencepost {
     }
 }
 
-/// Python itself refuses where a subinterpreter has a lock of its own; older ones, and those of mod_wsgi, it lets through.
+/// Python itself refuses where a subinterpreter has a lock of its own; older ones, and those of mod_wsgi, it
+/// lets through.
 fn refuse_subinterpreters() -> pyo3::PyResult<()> {
     // SAFETY: plain questions, asked by a thread that has the interpreter.
     #[allow(unsafe_code)]

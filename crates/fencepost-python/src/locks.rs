@@ -99,7 +99,8 @@ pub(crate) struct Locks(Connected);
 
 impl Locks {
     pub(crate) fn new(locks: fencepost::Locks) -> Self {
-        // One Redis: its connections belong to the runtime of the call, and what a call leaves behind goes by the keeper.
+        // One Redis: its connections belong to the runtime of the call, and what a call leaves behind goes by
+        // the keeper.
         let way = if locks.capabilities().store.starts_with("redis") { Way::Direct } else { Way::Keeper };
         Self(Connected { locks, way })
     }

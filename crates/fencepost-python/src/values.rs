@@ -1,5 +1,5 @@
-//! Values that cross over whole. They go as JSON, which the library and the command line speak already, and become
-//! dataclasses in `fencepost._values`.
+//! Values that cross over whole. They go as JSON, which the library and the command line speak already, and
+//! become dataclasses in `fencepost._values`.
 
 use fencepost::{Holder, Revoked, State};
 use pyo3::prelude::*;

@@ -1,5 +1,5 @@
-//! A process's wall clock, moved by the test: a small library (`clock.c`) that the process loads before all others
-//! and that adds the offset it finds in a file. Linux only.
+//! A process's wall clock, moved by the test: a small library (`clock.c`) that the process loads before all
+//! others and that adds the offset it finds in a file. Linux only.
 //!
 //! `redis-server` reads the wall clock with `gettimeofday` and `time`, the libraries it loads with
 //! `clock_gettime`, too; all its timers are monotonic and stay as they are.

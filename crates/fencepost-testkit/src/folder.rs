@@ -31,8 +31,8 @@ impl AsRef<Path> for Folder {
 }
 
 impl Drop for Folder {
-    /// A process that was just killed or a release in the background may write a file between the removal of the others and that
-    /// of the folder, so that one try is not enough.
+    /// A process that was just killed or a release in the background may write a file between the removal of
+    /// the others and that of the folder, so that one try is not enough.
     fn drop(&mut self) {
         let mut error = None;
         let gone = within(LIMIT, &mut || {

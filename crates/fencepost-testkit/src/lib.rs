@@ -1,8 +1,9 @@
-//! Starts real servers on free ports with temporary folders, breaks them on purpose, and checks the histories of those
-//! who held locks meanwhile.
+//! Starts real servers on free ports with temporary folders, breaks them on purpose, and checks the histories
+//! of those who held locks meanwhile.
 //!
-//! Blocking code on the standard library: a test of an async library must not share its runtime with the thing
-//! that breaks it. Everything started here ends with its value, and also when the test process is killed.
+//! Blocking code on the standard library: a test of an async library must not share its runtime with the
+//! thing that breaks it. Everything started here ends with its value, and also when the test process is
+//! killed.
 
 mod certificates;
 mod clock;

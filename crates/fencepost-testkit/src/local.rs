@@ -1,4 +1,5 @@
-//! Stores that are started for a while on this machine, each as somebody would run it, and what can be done to their servers.
+//! Stores that are started for a while on this machine, each as somebody would run it, and what can be done
+//! to their servers.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -99,26 +100,30 @@ impl Kind {
         }
     }
 
-    /// Why two clients may believe that they hold a lock after such a blow, where the store's promises say so. `replaced`: the server
-    /// led the others, and another one does now.
+    /// Why two clients may believe that they hold a lock after such a blow, where the store's promises say
+    /// so. `replaced`: the server led the others, and another one does now.
     pub fn excuse(self, blow: Blow, ttl: Duration, replaced: bool) -> Option<Excuse> {
         let (cause, why) = match (self, blow) {
             (Self::Redis, Blow::Kill | Blow::Empty) => (
                 Cause::Forgot,
-                "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its next renewal",
+                "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its \
+                next renewal",
             ),
             (Self::Postgres, Blow::Kill) => (
                 Cause::ForgotTheNewest(Duration::from_millis(600)),
-                "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns of it late",
+                "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns \
+                of it late",
             ),
             (Self::Etcd3, Blow::Pause) if replaced => (
                 Cause::WokeUp,
-                "an etcd leader that stood still, was replaced and wakes up may end leases that its successor keeps (etcd \
+                "an etcd leader that stood still, was replaced and wakes up may end leases that its \
+                successor keeps (etcd \
                  releases before November 2023)",
             ),
             (Self::Zookeeper3, Blow::Kill | Blow::Pause) => (
                 Cause::DidNotTell(ttl / 2 + zookeeper::TICK / 2),
-                "a ZooKeeper server that answered a holder and is gone before it told the leader leaves the holder believing for \
+                "a ZooKeeper server that answered a holder and is gone before it told the leader leaves the \
+                holder believing for \
                  half a ttl and half a tick too long at most",
             ),
             _ => return None,
@@ -259,8 +264,8 @@ impl Local {
         }
     }
 
-    /// What the servers have of locks whose names start so, beyond what the store's clients show of holders; nothing where
-    /// that cannot be asked.
+    /// What the servers have of locks whose names start so, beyond what the store's clients show of holders;
+    /// nothing where that cannot be asked.
     pub fn entries(&self, prefix: &str) -> Vec<String> {
         match &self.servers {
             Servers::Redis(fleet) => {

@@ -1,4 +1,5 @@
-//! Free ports below the range the kernel hands out to clients, so that a server that restarts finds its port free.
+//! Free ports below the range the kernel hands out to clients, so that a server that restarts finds its port
+//! free.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,9 +1,9 @@
 //! A server process that cannot outlive the test, however that ends.
 //!
 //! A shell stands between us and the server and reads from a pipe that only we hold: when we die, by whatever
-//! signal, the pipe ends and the shell kills the server and removes its folder. (A parent-death signal would not
-//! do: it fires when the *thread* that spawned the child ends.) The shell reaps the server only after it was told
-//! to, so the server's pid stays its own for as long as we use it.
+//! signal, the pipe ends and the shell kills the server and removes its folder. (A parent-death signal would
+//! not do: it fires when the *thread* that spawned the child ends.) The shell reaps the server only after it
+//! was told to, so the server's pid stays its own for as long as we use it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -41,8 +41,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program` with more variables (`NAME=value`) in its environment; what it prints goes to the file
-    /// `log` in `folder`. If this process dies, `folder` goes, too.
+    /// Starts `program` with more variables (`NAME=value`) in its environment; what it prints goes to the
+    /// file `log` in `folder`. If this process dies, `folder` goes, too.
     pub(crate) fn start(folder: &Path, environment: &[String], program: &str, arguments: &[&str]) -> Self {
         Self::start_with(folder, "KILL", environment, program, arguments)
     }
@@ -64,7 +64,8 @@ impl Process {
             .args(environment)
             .arg(program)
             .args(arguments)
-            // A signal to the test's group (Ctrl-C) must reach the server through the supervisor, which cleans up.
+            // A signal to the test's group (Ctrl-C) must reach the server through the supervisor, which
+            // cleans up.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,4 +1,5 @@
-//! A TCP link on loopback that can be slow, stuck, one-way, lossy or cut, while both ends believe in the network.
+//! A TCP link on loopback that can be slow, stuck, one-way, lossy or cut, while both ends believe in the
+//! network.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -114,7 +115,8 @@ impl Proxy {
         self.link.set(Mode::Delay(by));
     }
 
-    /// Delivers every request twice: the second time `later`, over a connection of its own, and nobody hears the answer.
+    /// Delivers every request twice: the second time `later`, over a connection of its own, and nobody hears
+    /// the answer.
     pub fn repeat(&self, later: Duration) {
         self.link.set(Mode::Repeat(later));
     }
@@ -155,7 +157,8 @@ impl Proxy {
         self.link.set(Mode::Cut);
     }
 
-    /// How often anything was held up, cut or refused so far: a link that nobody uses can be broken without effect.
+    /// How often anything was held up, cut or refused so far: a link that nobody uses can be broken without
+    /// effect.
     pub fn harm(&self) -> u64 {
         lock(&self.link.state).harm
     }
@@ -326,8 +329,8 @@ impl Link {
     }
 }
 
-/// Closes a connection with a reset, as a crashed host or a firewall does: the end of reading ends its pumps, and
-/// the last descriptor sends the reset.
+/// Closes a connection with a reset, as a crashed host or a firewall does: the end of reading ends its pumps,
+/// and the last descriptor sends the reset.
 fn reset(stream: TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
     let _ = stream.shutdown(Shutdown::Read);

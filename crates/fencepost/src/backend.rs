@@ -1,8 +1,8 @@
-//! What a store has to do. Mechanism lives behind this interface; policy (deadlines, retries, renewal cadence,
-//! the loss deadline, drop, counters) is written once, in front of it.
+//! What a store has to do. Mechanism lives behind this interface; policy (deadlines, retries, renewal
+//! cadence, the loss deadline, drop, counters) is written once, in front of it.
 //!
-//! No method has a default body: a wrapper that forgets one must not compile. A store tells the core about a loss
-//! it was pushed by raising the request's [`LossSignal`], so no task has to watch each held lock.
+//! No method has a default body: a wrapper that forgets one must not compile. A store tells the core about a
+//! loss it was pushed by raising the request's [`LossSignal`], so no task has to watch each held lock.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -101,8 +101,8 @@ impl WaitObservation {
         *lock(&self.obstacle) = why;
     }
 
-    /// Notes that the store has done something for this request just now: whatever fails next is not an outage that has
-    /// lasted. Takes the obstacle away.
+    /// Notes that the store has done something for this request just now: whatever fails next is not an
+    /// outage that has lasted. Takes the obstacle away.
     pub fn answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
         self.obstacle(None);
@@ -140,8 +140,8 @@ pub enum TryOutcome {
 /// A granted lock.
 #[derive(Debug)]
 pub struct Grant {
-    /// Who holds the lock: the request's identity, unless the store needed several attempts, each with one of its
-    /// own.
+    /// Who holds the lock: the request's identity, unless the store needed several attempts, each with one of
+    /// its own.
     pub identity: Identity,
     /// The token of this grant.
     pub token: FencingToken,
@@ -149,7 +149,8 @@ pub struct Grant {
     pub sent: Moment,
     /// How long the store keeps it without renewal; `None` where it ends with the process.
     pub term: Option<Duration>,
-    /// Granted by a push, some time after the request was answered: says nothing about the store's round trips.
+    /// Granted by a push, some time after the request was answered: says nothing about the store's round
+    /// trips.
     pub pushed: bool,
     /// The hold itself.
     pub hold: Arc<dyn Hold>,
@@ -183,7 +184,8 @@ pub struct ForceRelease {
 }
 
 impl ForceRelease {
-    /// Tells the holder the reason and refuses its renewals. The lock is free when it lets go or its lease ends.
+    /// Tells the holder the reason and refuses its renewals. The lock is free when it lets go or its lease
+    /// ends.
     pub fn ask(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), now: false, token: None }
     }
@@ -234,8 +236,9 @@ impl Revoked {
 
 /// A store of locks.
 ///
-/// Every method may be called from any tokio runtime, also from several at once, and every future may be dropped
-/// at any await: a request that was not answered must then be undone by the store itself, in the background.
+/// Every method may be called from any tokio runtime, also from several at once, and every future may be
+/// dropped at any await: a request that was not answered must then be undone by the store itself, in the
+/// background.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
     /// What this store can do.
@@ -247,21 +250,23 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// Takes the lock if it is free now.
     async fn try_acquire(&self, request: &Request) -> Result<TryOutcome>;
 
-    /// Waits for the lock, however long that takes: the caller drops the future at its deadline. Returns an error
-    /// only if waiting makes no sense any more or the store failed; the core decides whether to try again.
+    /// Waits for the lock, however long that takes: the caller drops the future at its deadline. Returns an
+    /// error only if waiting makes no sense any more or the store failed; the core decides whether to try
+    /// again.
     async fn acquire(&self, request: &Request) -> Result<Grant>;
 
-    /// Takes over a detached lock, for `request.ttl` and under the request's identity: from then on the handle is good for
-    /// nothing. The token stays what the store has. [`Error::Lost`](crate::Error::Lost) if the lock is no longer held under the
-    /// handle's owner and token.
+    /// Takes over a detached lock, for `request.ttl` and under the request's identity: from then on the
+    /// handle is good for nothing. The token stays what the store has. [`Error::Lost`](crate::Error::Lost) if
+    /// the lock is no longer held under the handle's owner and token.
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant>;
 
-    /// Makes a detached lock end `term` from now, unless it ends later already, by requests that are conditional on it and leave
-    /// the identity as it is. Writes nothing that the handle says; a handle with another token than the store's is refused as
-    /// lost.
+    /// Makes a detached lock end `term` from now, unless it ends later already, by requests that are
+    /// conditional on it and leave the identity as it is. Writes nothing that the handle says; a handle with
+    /// another token than the store's is refused as lost.
     async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal>;
 
-    /// Gives a detached lock back, revoked or not: `true` if it was still the handle's. Does not renew it first.
+    /// Gives a detached lock back, revoked or not: `true` if it was still the handle's. Does not renew it
+    /// first.
     async fn release(&self, handle: &Handle) -> Result<bool>;
 
     /// All holders whose name starts with `prefix`, by name. An entry that cannot be read hides no other.
@@ -270,9 +275,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The holder of one name.
     async fn show(&self, name: &Name) -> Result<Option<Holder>>;
 
-    /// Takes the lock away from the holder that is found first: politely, by refusing renewals and telling it, or at once with
-    /// `now`. `None` if nobody holds it. [`Error::Changed`](crate::Error::Changed) if another one than was meant, or than was
-    /// found first, holds it by now: that one keeps it.
+    /// Takes the lock away from the holder that is found first: politely, by refusing renewals and telling
+    /// it, or at once with `now`. `None` if nobody holds it. [`Error::Changed`](crate::Error::Changed) if
+    /// another one than was meant, or than was found first, holds it by now: that one keeps it.
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>>;
 
     /// Whether the store can grant locks now; the error says what is in the way.
@@ -294,17 +299,17 @@ pub trait Hold: Any + Debug + Send + Sync + 'static {
     /// Gives the lock back: `true` if it was still ours. May be called again after an error.
     async fn release(&self) -> Result<bool>;
 
-    /// Turns the lock into a lease of `term` that outlives this process and that nobody renews. Where locks are leases
-    /// anyway, a renewal.
+    /// Turns the lock into a lease of `term` that outlives this process and that nobody renews. Where locks
+    /// are leases anyway, a renewal.
     async fn detach(&self, term: Duration) -> Result<Renewal>;
 
-    /// A descriptor that keeps the lock held for as long as any process has it open, where the store works that
-    /// way.
+    /// A descriptor that keeps the lock held for as long as any process has it open, where the store works
+    /// that way.
     fn lifeline(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// The runtime on the keeper's thread, for stores and for bindings to other languages. Whatever runs there must never block:
-/// the renewals of all locks of this process wait behind it.
+/// The runtime on the keeper's thread, for stores and for bindings to other languages. Whatever runs there
+/// must never block: the renewals of all locks of this process wait behind it.
 ///
 /// # Errors
 /// [`Unavailable`](crate::Error::Unavailable) if the thread cannot be started.
@@ -313,8 +318,8 @@ pub fn runtime() -> Result<tokio::runtime::Handle> {
     Ok(crate::runtime::keeper::Keeper::of(&Clock::system())?.runtime().clone())
 }
 
-/// How many forks there were above this process since the library was first used. What was made in another generation
-/// belongs to the parent, which shares its sockets with us: leave it alone, and do not drop it.
+/// How many forks there were above this process since the library was first used. What was made in another
+/// generation belongs to the parent, which shares its sockets with us: leave it alone, and do not drop it.
 #[cfg(feature = "unstable-backend")]
 pub fn generation() -> u32 {
     crate::runtime::fork::generation()

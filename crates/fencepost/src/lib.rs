@@ -1,9 +1,9 @@
 //! Distributed locks that are safe to build on.
 //!
-//! One kind of lock over whatever you already run: nothing at all (files on this machine), one Redis server or several,
-//! PostgreSQL, etcd or ZooKeeper. Every lock comes with a [fencing token](FencingToken) that only grows, a [`Guard`] that says *at risk* and then *lost*
-//! before its lease can run out, automatic renewal, event-driven waiting, and the same tools to see, time and
-//! break locks on every store.
+//! One kind of lock over whatever you already run: nothing at all (files on this machine), one Redis server
+//! or several, PostgreSQL, etcd or ZooKeeper. Every lock comes with a [fencing token](FencingToken) that only
+//! grows, a [`Guard`] that says *at risk* and then *lost* before its lease can run out, automatic renewal,
+//! event-driven waiting, and the same tools to see, time and break locks on every store.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -18,9 +18,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A lock alone cannot stop a holder that was paused past the end of its lease from writing when it wakes up: only
-//! the resource can, by refusing a token smaller than the largest it has seen. [`fence`] has resources that do. `SAFETY.md` in
-//! the repository says what each store promises and what breaks it.
+//! A lock alone cannot stop a holder that was paused past the end of its lease from writing when it wakes up:
+//! only the resource can, by refusing a token smaller than the largest it has seen. [`fence`] has resources
+//! that do. `SAFETY.md` in the repository says what each store promises and what breaks it.
 //!
 //! Start at [`Locks::connect`]. Code without an async runtime uses [`blocking`]; tests of your own code use
 //! [`memory`].

@@ -73,8 +73,8 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock, runs `work` and releases. If the lock is lost meanwhile, the work is dropped where it
-    /// stands and the result is [`Error::Lost`].
+    /// Acquires the lock, runs `work` and releases. If the lock is lost meanwhile, the work is dropped where
+    /// it stands and the result is [`Error::Lost`].
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -197,7 +197,8 @@ impl Lock {
                 add(&self.locks.counters().failed, 1);
                 return Err(error);
             }
-            tracing::debug!(name = %printable(name.as_str()), %error, "waiting was interrupted, queueing again");
+            tracing::debug!(name = %printable(name.as_str()), %error, "waiting was interrupted, queueing \
+            again");
             clock.sleep_until(now.plus(crate::wait::jittered(Duration::from_millis(200)))).await;
         }
     }

@@ -16,8 +16,8 @@ use crate::{Error, Guard, Handle, Holder, Listing, Lock, LockSet, Name, Result, 
 /// How long [`Locks::close`] waits for what is still under way.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// The locks of one store. Cheap to clone; share one per process. A forked child has to connect anew: what it has inherited
-/// refuses, and leaves its parent's locks alone.
+/// The locks of one store. Cheap to clone; share one per process. A forked child has to connect anew: what it
+/// has inherited refuses, and leaves its parent's locks alone.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -55,28 +55,31 @@ impl Locks {
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
     ///
-    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round trip). On Redis and
-    /// Redlock, `keys=plain` makes the bare name the key of a lock, instead of `lock:NAME`: for names that clients of
-    /// other make have chosen. `list` then shows every key that starts with the `prefix`, so give one.
+    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round
+    /// trip). On Redis and Redlock, `keys=plain` makes the bare name the key of a lock, instead of
+    /// `lock:NAME`: for names that clients of other make have chosen. `list` then shows every key that starts
+    /// with the `prefix`, so give one.
     ///
     /// # Errors
-    /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense, [`Unavailable`](crate::Error::Unavailable)
-    /// if the store does not answer, [`Config`](crate::Error::Config) if it refuses us or is not fit for locks.
+    /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense,
+    /// [`Unavailable`](crate::Error::Unavailable) if the store does not answer,
+    /// [`Config`](crate::Error::Config) if it refuses us or is not fit for locks.
     pub async fn connect(url: &str) -> Result<Self> {
         let (backend, ttl) = backends::connect(url).await?;
         Self::assemble(backend, ttl)
     }
 
-    /// Declares a new deployment to a store that needs that, or with `reconfigure` a change of one, and says what was
-    /// done, node by node; nothing where a store needs none.
+    /// Declares a new deployment to a store that needs that, or with `reconfigure` a change of one, and says
+    /// what was done, node by node; nothing where a store needs none.
     ///
     /// For `postgres:` it makes the schema, for programs whose user may not.
     ///
-    /// For `redlock:`, new nodes vote at once instead of after their quarantine. Only an operator can know that
-    /// they are new: do not call this when a program starts.
+    /// For `redlock:`, new nodes vote at once instead of after their quarantine. Only an operator can know
+    /// that they are new: do not call this when a program starts.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); [`Config`](crate::Error::Config) if the deployment exists already, or is in use.
+    /// As [`connect`](Self::connect); [`Config`](crate::Error::Config) if the deployment exists already, or
+    /// is in use.
     pub async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
         backends::init(url, reconfigure).await
     }
@@ -115,9 +118,10 @@ impl Locks {
         self.0.default_ttl
     }
 
-    /// Goes on with a lock that was detached, maybe by another process. Holds nothing until the store has answered.
-    /// The lock has a new identity from then on: of two that attach one handle, one gets the lock and the other one
-    /// `Lost`, and this handle is good for nothing any more. For other options than the defaults use [`Lock::attach`].
+    /// Goes on with a lock that was detached, maybe by another process. Holds nothing until the store has
+    /// answered. The lock has a new identity from then on: of two that attach one handle, one gets the lock
+    /// and the other one `Lost`, and this handle is good for nothing any more. For other options than the
+    /// defaults use [`Lock::attach`].
     ///
     /// # Errors
     /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle.
@@ -129,7 +133,8 @@ impl Locks {
     ///
     /// # Errors
     /// [`Lost`](crate::Error::Lost) if the lock is no longer held under this handle.
-    /// [`Uncertain`](crate::Error::Uncertain) if the store did not answer: it ends when it would have, or later.
+    /// [`Uncertain`](crate::Error::Uncertain) if the store did not answer: it ends when it would have, or
+    /// later.
     pub async fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()> {
         check_ttl(ttl)?;
         let renewed = self.backend()?.renew(handle, ttl).await;
@@ -168,15 +173,16 @@ impl Locks {
         self.backend()?.show(&Name::new(name)?).await
     }
 
-    /// Takes a lock away from its holder, which learns the reason; [`ForceRelease`] says how, and a text alone asks for it. The
-    /// lock is free when the holder lets go or its lease ends, or at once. `None` if nobody holds it.
+    /// Takes a lock away from its holder, which learns the reason; [`ForceRelease`] says how, and a text
+    /// alone asks for it. The lock is free when the holder lets go or its lease ends, or at once. `None` if
+    /// nobody holds it.
     ///
-    /// The token in the answer is larger than the victim's: only recording it at the protected resource keeps a
-    /// victim that does not listen from writing.
+    /// The token in the answer is larger than the victim's: only recording it at the protected resource keeps
+    /// a victim that does not listen from writing.
     ///
     /// # Errors
-    /// [`Changed`](crate::Error::Changed) if another one than was meant holds the lock by now. As the store fails, and
-    /// [`Invalid`](crate::Error::Invalid) for a bad name or a reason of more than 1024 bytes.
+    /// [`Changed`](crate::Error::Changed) if another one than was meant holds the lock by now. As the store
+    /// fails, and [`Invalid`](crate::Error::Invalid) for a bad name or a reason of more than 1024 bytes.
     pub async fn force_release(&self, name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>> {
         let how = how.into();
         check_text("reason", &how.reason)?;
@@ -208,8 +214,9 @@ impl Locks {
         self.0.counters.read()
     }
 
-    /// Waits for the releases of dropped guards and the undoing of dropped acquires that are still under way, a few seconds at most, and
-    /// ends the connections. Guards that are still held stay held, and are not renewed any more once their process ends.
+    /// Waits for the releases of dropped guards and the undoing of dropped acquires that are still under way,
+    /// a few seconds at most, and ends the connections. Guards that are still held stay held, and are not
+    /// renewed any more once their process ends.
     pub async fn close(self) {
         if self.is_inherited() {
             return;
@@ -222,7 +229,8 @@ impl Locks {
         if self.0.clock.within(Some(deadline), settled).await.is_none() {
             tracing::warn!(
                 store = self.capabilities().store,
-                "the store did not answer in time: locks that were given back just now may last until their ttl"
+                "the store did not answer in time: locks that were given back just now may last until their \
+                ttl"
             );
         }
         self.0.backend.close().await;

@@ -22,7 +22,8 @@ fn a_forked_child_leaves_its_parents_locks_alone() {
     assert_eq!(server.keys_like("lock:*"), [""; 0]);
 }
 
-/// Workers that connect after they were forked have nothing in common, also not what chance has given their parent.
+/// Workers that connect after they were forked have nothing in common, also not what chance has given their
+/// parent.
 #[test]
 fn forked_workers_are_told_of_different_things() {
     let server = Server::start();
@@ -94,8 +95,8 @@ fn parent() {
 
 /// Runs something in a forked child, with copies of what this process has, and waits until it has worked.
 fn in_a_child(work: impl FnOnce()) {
-    // SAFETY: the only other threads are the library's and those that wait in it, and the child uses what it may use by its
-    // contract.
+    // SAFETY: the only other threads are the library's and those that wait in it, and the child uses what it
+    // may use by its contract.
     #[allow(unsafe_code)]
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -55,7 +55,8 @@ async fn acquire(args: &Acquire, locks: &Locks, console: Console, signals: &Inco
     let left = time_left(locks, &handle).await;
     let printed = console.result(&Detached::new(&handle, left), || handle.to_string());
     if let Err(failure) = printed {
-        // Nobody has the handle, so nobody could release the lock. A reader that went away is no success here.
+        // Nobody has the handle, so nobody could release the lock. A reader that went away is no success
+        // here.
         locks.release(&handle).await?;
         return Err(match failure {
             Failure::System { doing, error } => Failure::System {

@@ -200,25 +200,29 @@ impl Report {
 
     fn text(&self) -> String {
         let mut out = format!(
-            "{}: one round trip takes {:.0} us (half of them take less)\n\n{:42} {:>10} {:>10} {:>10} {:>10} {:>12}\n",
+            "{}: one round trip takes {:.0} us (half of them take less)\n\n{:42} {:>10} {:>10} {:>10} {:>10} \
+            {:>12}\n",
             self.store, self.round_trip_us, "", "per second", "p50 us", "p99 us", "max us", "round trips"
         );
         for measure in &self.measures {
             let Measure { what, per_second, p50_us, p99_us, max_us, round_trips, .. } = measure;
             out.push_str(&format!(
-                "{what:42} {per_second:>10.0} {p50_us:>10.0} {p99_us:>10.0} {max_us:>10.0} {round_trips:>12.1}\n"
+                "{what:42} {per_second:>10.0} {p50_us:>10.0} {p99_us:>10.0} {max_us:>10.0} \
+                {round_trips:>12.1}\n"
             ));
             if let Some(Contended { most_by_least_turns, wait_p50_us, wait_p99_us, wait_max_us }) =
                 &measure.contended
             {
                 out.push_str(&format!(
-                    "{:42} {:>10} {wait_p50_us:>10.0} {wait_p99_us:>10.0} {wait_max_us:>10.0}   most / least turns {most_by_least_turns:.2}\n",
+                    "{:42} {:>10} {wait_p50_us:>10.0} {wait_p99_us:>10.0} {wait_max_us:>10.0}   most / least \
+                    turns {most_by_least_turns:.2}\n",
                     "  each waited", ""
                 ));
             }
         }
         out.push_str(
-            "\nWith contention: hand-overs to another contender, from the call of release to the return of its acquire; \
+            "\nWith contention: hand-overs to another contender, from the call of release to the return of \
+            its acquire; \
              and how long each waited for its turn.\n",
         );
         out

@@ -1,5 +1,5 @@
-//! `run`: a command under a lock. This process holds the lock and forwards signals; its guardian, forked before
-//! any thread starts, runs the command and ends it when it must not go on.
+//! `run`: a command under a lock. This process holds the lock and forwards signals; its guardian, forked
+//! before any thread starts, runs the command and ends it when it must not go on.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -97,8 +97,8 @@ async fn hold(
     }
 }
 
-/// Releases a lock on which nothing was started, and leaves others some time. If the release fails, the lock is free with the end
-/// of its lease.
+/// Releases a lock on which nothing was started, and leaves others some time. If the release fails, the lock
+/// is free with the end of its lease.
 async fn give_back(guard: Guard, pause: Duration) {
     drop(guard.release().await);
     sleep(pause).await;
@@ -134,8 +134,8 @@ impl Patience {
     }
 }
 
-/// Acquires the lock for long enough to start a command. Nothing has been started while that goes on, so a lock that is lost
-/// meanwhile is waited for again.
+/// Acquires the lock for long enough to start a command. Nothing has been started while that goes on, so a
+/// lock that is lost meanwhile is waited for again.
 async fn acquire(
     args: &Run,
     locks: &Locks,
@@ -167,8 +167,8 @@ async fn acquire(
     }
 }
 
-/// Waits until a lease lasts for longer than the margin in which the guardian would end the command. A lock that came by a push
-/// has a short term at first.
+/// Waits until a lease lasts for longer than the margin in which the guardian would end the command. A lock
+/// that came by a push has a short term at first.
 async fn cover(guard: &Guard, margin: Duration) -> Result<(), Error> {
     for _ in 0..3 {
         guard.check()?;
@@ -277,8 +277,8 @@ impl Watch<'_> {
         until
     }
 
-    /// The command was stopped. If its terminal did that, we stop as well, so that the shell sees a stopped job;
-    /// when it has continued us, the command goes on only if the lock is still ours.
+    /// The command was stopped. If its terminal did that, we stop as well, so that the shell sees a stopped
+    /// job; when it has continued us, the command goes on only if the lock is still ours.
     fn stopped(&self, signal: i32, group: Option<Pid>) {
         let (Some(terminal), Some(group)) = (&self.terminal, group) else { return };
         match signal {

@@ -28,7 +28,8 @@ const PLAIN_PROGRESS: u32 = 10;
 pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome {
     if let Some(package) = args.local.and_then(Kind::missing) {
         return Err(Failure::Usage(format!(
-            "a server for `--local` is not installed; install the Debian package `{package}`, or torture another store"
+            "a server for `--local` is not installed; install the Debian package `{package}`, or torture \
+            another store"
         )));
     }
     let url = if args.local.is_none() { Some(store::url(global)?) } else { None };
@@ -153,7 +154,8 @@ fn introduce(plan: &Plan, store: &Capabilities, console: Console) {
     plan.notes.iter().for_each(|note| console.note(note));
 }
 
-/// Runs clients and breaks them until the time is over or a signal comes. All of them have ended when it returns.
+/// Runs clients and breaks them until the time is over or a signal comes. All of them have ended when it
+/// returns.
 async fn attack(
     plan: &Arc<Plan>,
     local: Option<Local>,
@@ -223,7 +225,8 @@ fn progress(plan: &Plan, collector: &Collector) -> String {
     )
 }
 
-/// Starts servers. The test kit panics where a test has to end, and says why; here that is an error like any other.
+/// Starts servers. The test kit panics where a test has to end, and says why; here that is an error like any
+/// other.
 fn start(kind: Kind, ttl: Duration) -> Result<Local, Failure> {
     std::panic::catch_unwind(|| Local::start(kind, ttl)).map_err(|_| Failure::System {
         doing: "starting the servers",

@@ -123,7 +123,8 @@ impl Listening {
         }
     }
 
-    /// Ends what the guardian did not, because it was killed or is stopped itself. Returns when the group is gone.
+    /// Ends what the guardian did not, because it was killed or is stopped itself. Returns when the group is
+    /// gone.
     pub(crate) async fn take_over(&self, group: Option<Pid>) {
         const LOOKS: usize = 500;
         let _ = kill_process(self.guardian, Signal::KILL);

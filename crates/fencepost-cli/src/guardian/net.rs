@@ -1,5 +1,5 @@
-//! The last net: a process that only waits until its guardian is gone. If wrapper and guardian are killed at once, it kills the
-//! command's group; where the store works that way it keeps the lock held until then.
+//! The last net: a process that only waits until its guardian is gone. If wrapper and guardian are killed at
+//! once, it kills the command's group; where the store works that way it keeps the lock held until then.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -14,15 +14,16 @@ const LOOKS: (usize, Duration) = (500, Duration::from_millis(10));
 /// What it is called in lists of processes.
 const NAME: &[u8] = b"lock-net";
 
-/// The net, from the guardian's side. Ends with [`take_down`](Self::take_down) alone: a guardian that ends otherwise lets it act.
+/// The net, from the guardian's side. Ends with [`take_down`](Self::take_down) alone: a guardian that ends
+/// otherwise lets it act.
 pub(super) struct Net {
     process: Pid,
     line: OwnedFd,
 }
 
 impl Net {
-    /// Forks it, with everything that is open but `wrapper`: that connection has to end with the guardian. Must be called while
-    /// this process has only one thread.
+    /// Forks it, with everything that is open but `wrapper`: that connection has to end with the guardian.
+    /// Must be called while this process has only one thread.
     pub(super) fn hang(wrapper: Option<&OwnedFd>) -> io::Result<Self> {
         let (end, line) = pipe_with(PipeFlags::CLOEXEC)?;
         // SAFETY: no other thread exists, so the child may go on as an ordinary process.
@@ -81,7 +82,8 @@ fn wait(line: OwnedFd) {
 /// Takes another command line than the wrapper has, so that `pkill -9 -f fencepost` does not end all three.
 fn rename() {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is the command in parentheses, which may contain anything; the arguments are from the 48th to the 49th.
+    // The second field is the command in parentheses, which may contain anything; the arguments are from the
+    // 48th to the 49th.
     let fields = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').skip(45).map(str::parse::<usize>));
     let Some([Ok(start), Ok(end)]) = fields.and_then(|mut fields| Some([fields.next()?, fields.next()?]))
     else {
@@ -90,7 +92,8 @@ fn rename() {
     if start == 0 || end.saturating_sub(start) <= NAME.len() {
         return;
     }
-    // SAFETY: the kernel says that our arguments are there, on the stack of the first thread; nobody here reads them any more.
+    // SAFETY: the kernel says that our arguments are there, on the stack of the first thread; nobody here
+    // reads them any more.
     #[allow(unsafe_code)]
     unsafe {
         let arguments = std::ptr::with_exposed_provenance_mut::<u8>(start);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How long to wait for a killed group to vanish. Only a process in an uninterruptible call takes any time, and
-/// it never runs the command's code again.
+/// How long to wait for a killed group to vanish. Only a process in an uninterruptible call takes any time,
+/// and it never runs the command's code again.
 const VANISH: Duration = Duration::from_secs(10);
 
 /// What to do now.
@@ -83,8 +83,9 @@ impl Plan {
         }
     }
 
-    /// KILL comes after the grace, but some time before the end of the lease: somebody else may have the lock then,
-    /// and a killed group takes a moment to vanish. (The end by `max_hold` is even released on the dot.)
+    /// KILL comes after the grace, but some time before the end of the lease: somebody else may have the lock
+    /// then, and a killed group takes a moment to vanish. (The end by `max_hold` is even released on the
+    /// dot.)
     fn begin(&mut self, now: Duration) -> Step {
         let patient = now.saturating_add(self.grace);
         let kill_at =

@@ -155,7 +155,8 @@ impl Guardian {
             self.say(&Answer::TooLate);
             return Next::Watch;
         }
-        // Without one, if the system has no more processes for us: it is needed only if two others are killed.
+        // Without one, if the system has no more processes for us: it is needed only if two others are
+        // killed.
         self.net = Net::hang(self.wrapper.as_ref()).ok();
         match self.spawn(start) {
             Ok(pid) => {
@@ -188,12 +189,14 @@ impl Guardian {
             command.pre_exec(move || {
                 rustix::process::setpgid(None, None)?;
                 if let Some(net) = net {
-                    // Said by the command itself: there is no moment when it runs and the net does not know of it.
+                    // Said by the command itself: there is no moment when it runs and the net does not know
+                    // of it.
                     let group = rustix::process::getpid().as_raw_nonzero().get().to_ne_bytes();
                     let _ = rustix::io::write(BorrowedFd::borrow_raw(net), &group);
                 }
                 if foreground {
-                    // TTOU is still ignored here; that stdin is no terminal any more is not the command's fault.
+                    // TTOU is still ignored here; that stdin is no terminal any more is not the command's
+                    // fault.
                     let _ = rustix::termios::tcsetpgrp(rustix::stdio::stdin(), rustix::process::getpid());
                 }
                 // Should the guardian be killed: at once, but it reaches none of the command's children.

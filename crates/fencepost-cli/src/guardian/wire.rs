@@ -1,5 +1,5 @@
-//! What wrapper and guardian say to each other: one JSON message a packet, over a socket pair that keeps packets
-//! apart and tells each side when the other is gone.
+//! What wrapper and guardian say to each other: one JSON message a packet, over a socket pair that keeps
+//! packets apart and tells each side when the other is gone.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -94,7 +94,8 @@ pub(super) fn receive<T: DeserializeOwned>(
     let received = loop {
         let mut buffers = [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            // The other side left without reading all of ours, which is said once and before its own last words.
+            // The other side left without reading all of ours, which is said once and before its own last
+            // words.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             received => break received?,
         }

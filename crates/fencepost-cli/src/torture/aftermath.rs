@@ -1,4 +1,5 @@
-//! What is found in the store when all clients have ended: entries that should be gone, and locks that cannot be had.
+//! What is found in the store when all clients have ended: entries that should be gone, and locks that cannot
+//! be had.
 
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ impl Aftermath {
         self.unknown = Some(format!("what is left in the store is not known: {why}"));
     }
 
-    /// Looks: at once for entries of clients that ended in good order, for all others when their leases must have ended; and takes
-    /// each lock once. What was found stays if it is dropped.
+    /// Looks: at once for entries of clients that ended in good order, for all others when their leases must
+    /// have ended; and takes each lock once. What was found stays if it is dropped.
     pub(crate) async fn look(&mut self, locks: &Locks, plan: &Plan, shared: &Shared, local: Option<&Local>) {
         if let Err(error) = self.find(locks, plan, shared, local).await {
             self.break_off(&error.to_string());
@@ -69,8 +70,8 @@ impl Aftermath {
     }
 }
 
-/// Whether a client that ended in good order had to give this back before: nothing was broken since it was granted, or a ttl
-/// before that, that would have kept it from doing so.
+/// Whether a client that ended in good order had to give this back before: nothing was broken since it was
+/// granted, or a ttl before that, that would have kept it from doing so.
 fn should_be_gone(holder: &Holder, now: Moment, plan: &Plan, shared: &Shared) -> bool {
     let ended_well = holder.pid.and_then(|pid| locked(&shared.ended_well).get(&pid).copied());
     let since = now.minus(holder.age().unwrap_or_default() + plan.ttl);

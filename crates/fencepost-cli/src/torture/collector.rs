@@ -84,7 +84,8 @@ impl Collector {
         }
     }
 
-    /// Checks what has certainly happened: everything before the moment from which each client was last heard of.
+    /// Checks what has certainly happened: everything before the moment from which each client was last heard
+    /// of.
     pub(crate) fn advance(&mut self) {
         let frontier = self.heard.iter().min().copied().unwrap_or(self.start);
         self.check_until(frontier);

@@ -1,5 +1,5 @@
-//! A client that is the command itself: a real `fencepost run`, with a command inside that says when it runs. It holds the lock
-//! for as long as it does, so what counts is its own word, and not what any guard believes.
+//! A client that is the command itself: a real `fencepost run`, with a command inside that says when it runs.
+//! It holds the lock for as long as it does, so what counts is its own word, and not what any guard believes.
 
 use std::io::{self, Write as _};
 use std::process::Stdio;
@@ -108,7 +108,8 @@ impl Worker<'_> {
         Ok((wrapper, output))
     }
 
-    /// Tells what the command says until it is gone. Returns when it was last heard of, if it ran, and whether it came to its end.
+    /// Tells what the command says until it is gone. Returns when it was last heard of, if it ran, and
+    /// whether it came to its end.
     async fn listen(&mut self, wrapper: &Child, output: ChildStdout, harm: Harm) -> (Option<Moment>, bool) {
         let pid = wrapper.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let signal = |signal| {

@@ -1,4 +1,5 @@
-//! Random numbers for workloads and faults: splitmix64, good enough to be unpredictable and small enough to read.
+//! Random numbers for workloads and faults: splitmix64, good enough to be unpredictable and small enough to
+//! read.
 
 use std::time::Duration;
 

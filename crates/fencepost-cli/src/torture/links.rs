@@ -37,7 +37,11 @@ impl Route {
             return Err("TLS names its server, which a proxy is not".to_owned());
         }
         if scheme == "redlock" && !rest.contains("deployment=") {
-            return Err("without `deployment=` the servers' addresses are the deployment's name, and proxies have others".to_owned());
+            return Err(
+                "without `deployment=` the servers' addresses are the deployment's name, and proxies \
+            have others"
+                    .to_owned(),
+            );
         }
         // A login stands in front of all hosts, or of each node of a redlock.
         let parts: Vec<_> = match (scheme, authority.rsplit_once('@')) {

@@ -1,8 +1,8 @@
-//! Attacking a store: many clients, each a process that can be stopped and killed, links that can be cut, registers beside
-//! the locks, and a checker that hears of everything.
+//! Attacking a store: many clients, each a process that can be stopped and killed, links that can be cut,
+//! registers beside the locks, and a checker that hears of everything.
 //!
-//! The parent touches no lock while clients do. It keeps the registers, deals the faults and judges; workers are this same
-//! binary, and end when their pipe does. Every fourth one uses no library, but the command.
+//! The parent touches no lock while clients do. It keeps the registers, deals the faults and judges; workers
+//! are this same binary, and end when their pipe does. Every fourth one uses no library, but the command.
 
 mod aftermath;
 mod collector;

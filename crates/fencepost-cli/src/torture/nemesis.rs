@@ -1,4 +1,5 @@
-//! Deals faults to clients: stops them, kills them, cuts their links. One thread; what it breaks it mends later.
+//! Deals faults to clients: stops them, kills them, cuts their links. One thread; what it breaks it mends
+//! later.
 
 use std::io;
 use std::sync::Arc;
@@ -119,7 +120,8 @@ impl Nemesis {
         (client, fault, self.crew.seats[client].stop())
     }
 
-    /// One of these clients; in so many of a hundred cases one that holds a lock, and whether it was caught at it.
+    /// One of these clients; in so many of a hundred cases one that holds a lock, and whether it was caught
+    /// at it.
     fn choose(&mut self, whole: &[usize], cases: usize, ambush: impl Fn(&Seat)) -> (usize, bool) {
         if self.dice.in_hundred(cases) {
             for _ in 0..TRIES {
@@ -143,8 +145,8 @@ impl Nemesis {
         seat.call_off()
     }
 
-    /// Breaks some or all links of one of these clients, most times while it holds a lock, which it then keeps for longer than
-    /// a lease: so it has to be renewed.
+    /// Breaks some or all links of one of these clients, most times while it holds a lock, which it then
+    /// keeps for longer than a lease: so it has to be renewed.
     fn cut(&mut self, whole: &[usize]) {
         let ttl = self.plan.ttl;
         let detained = self.dice.between(ttl, ttl * 3);

@@ -93,7 +93,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What the arguments ask for, on the store at `url`; without one, on a store that is started next, see [`on`](Self::on).
+    /// What the arguments ask for, on the store at `url`; without one, on a store that is started next, see
+    /// [`on`](Self::on).
     pub(crate) fn new(args: &Torture, url: Option<String>) -> Result<Self, Failure> {
         let remote = url.as_deref().unwrap_or_default();
         if remote.starts_with("memory:") {

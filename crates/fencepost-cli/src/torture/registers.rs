@@ -1,4 +1,5 @@
-//! The resources that the locks protect: for each lock a register that checks tokens, and one that trusts everybody.
+//! The resources that the locks protect: for each lock a register that checks tokens, and one that trusts
+//! everybody.
 
 /// The registers of all locks.
 #[derive(Debug)]
@@ -17,8 +18,8 @@ impl Registers {
         Self(vec![Pair::default(); locks])
     }
 
-    /// Reads both. The guarded one notes the token before it answers: a writer with an older one can then no longer slip in
-    /// between this read and the write that follows.
+    /// Reads both. The guarded one notes the token before it answers: a writer with an older one can then no
+    /// longer slip in between this read and the write that follows.
     pub(super) fn read(&mut self, lock: usize, token: u64) -> (Option<u64>, u64) {
         let pair = &mut self.0[lock];
         let fresh = pair.admits(token);

@@ -34,8 +34,8 @@ pub(super) struct Seat {
 struct Link {
     pid: Pid,
     input: Mutex<ChildStdin>,
-    /// What shall happen to the worker as soon as it holds a lock and is about to use it: nothing, a stop, or work for so many
-    /// milliseconds.
+    /// What shall happen to the worker as soon as it holds a lock and is about to use it: nothing, a stop, or
+    /// work for so many milliseconds.
     ambush: AtomicU64,
     /// Its end is ours.
     dismissed: AtomicBool,
@@ -53,7 +53,8 @@ impl Seat {
             .args(["--rough"].iter().filter(|_| plan.deals(Fault::Pause) || plan.deals(Fault::Kill)))
             // Not an argument: it may hold a password.
             .env("FENCEPOST_STORE", url)
-            // Ctrl-C is for the parent; and the kernel wakes a stopped worker of a group that has lost its parent.
+            // Ctrl-C is for the parent; and the kernel wakes a stopped worker of a group that has lost its
+            // parent.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

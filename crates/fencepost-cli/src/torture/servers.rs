@@ -1,5 +1,5 @@
-//! Deals faults to servers that were started for the run, one at a time, on a thread of its own: a server that starts again
-//! takes its time.
+//! Deals faults to servers that were started for the run, one at a time, on a thread of its own: a server
+//! that starts again takes its time.
 
 use std::sync::Arc;
 use std::time::Duration;

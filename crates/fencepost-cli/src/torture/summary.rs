@@ -274,7 +274,8 @@ fn unguarded(figures: &Figures, pauses: bool, leases: bool) -> String {
     let lost = figures.unguarded_lost_updates;
     if lost > 0 {
         return format!(
-            "The unguarded registers lost {} update{}: the faults bite, and a lock alone protects no data. The guarded ones \
+            "The unguarded registers lost {} update{}: the faults bite, and a lock alone protects no data. \
+            The guarded ones \
              refuse a smaller token than they have seen.",
             grouped(lost),
             if lost == 1 { "" } else { "s" }
@@ -288,7 +289,9 @@ fn unguarded(figures: &Figures, pauses: bool, leases: bool) -> String {
         return "The unguarded registers lost nothing: no holder was paused past the end of its lease."
             .to_owned();
     }
-    "The unguarded registers lost nothing: the faults did not bite, and this run proves little. Let it run for longer.".to_owned()
+    "The unguarded registers lost nothing: the faults did not bite, and this run proves little. Let it run \
+    for longer."
+        .to_owned()
 }
 
 fn counts<K: AsRef<str>, V: Copy + TryInto<u64>>(counts: &BTreeMap<K, V>) -> String {

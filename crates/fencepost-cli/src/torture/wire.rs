@@ -19,7 +19,8 @@ pub(super) enum Said {
 /// To a worker.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// What it read; the guarded register may have refused. It shall work on for so many milliseconds: its links are cut.
+    /// What it read; the guarded register may have refused. It shall work on for so many milliseconds: its
+    /// links are cut.
     Read { guarded: Option<u64>, unguarded: u64, linger: u64 },
     /// The guarded register's answer to a write.
     Wrote { accepted: bool },

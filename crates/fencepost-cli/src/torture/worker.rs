@@ -1,4 +1,5 @@
-//! One client: a process that takes locks, uses the registers beside them without asking its guard, and says what it sees.
+//! One client: a process that takes locks, uses the registers beside them without asking its guard, and says
+//! what it sees.
 //!
 //! It ends when its parent says so, or has gone: a thread of its own reads the pipe.
 
@@ -167,8 +168,8 @@ impl Worker<'_> {
         if free.is_empty() { self.dice.below(self.args.locks) } else { free[self.dice.below(free.len())] }
     }
 
-    /// Whether it waits for this lock until it gets it. For each lock some do, to take over from a holder that is broken; if
-    /// all did, one stuck lock would soon have stopped everybody.
+    /// Whether it waits for this lock until it gets it. For each lock some do, to take over from a holder
+    /// that is broken; if all did, one stuck lock would soon have stopped everybody.
     fn is_patient(&self, number: usize) -> bool {
         self.args.client as usize % self.args.locks == number
     }
@@ -243,7 +244,8 @@ impl Worker<'_> {
     async fn give_back(&mut self, guard: Guard) {
         let now = Moment::now();
         if let State::Lost(why) = guard.state() {
-            // The guard's own deadline is exact. What ended a lock early did so after the guard was last asked.
+            // The guard's own deadline is exact. What ended a lock early did so after the guard was last
+            // asked.
             let by_deadline = matches!(why, Loss::Expired | Loss::Unreachable | Loss::Paused | Loss::MaxHold);
             let until = until(&guard).filter(|_| by_deadline).unwrap_or(self.seen).min(now);
             self.say_at(now, What::Lost { why: loss(&why).to_owned(), until });

@@ -9,8 +9,8 @@ use fencepost_testkit::{Folder, eventually, redis::Server};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Undoes what a runner in the background or under `nohup` does to its children: they would ignore the signals that
-/// these tests are about.
+/// Undoes what a runner in the background or under `nohup` does to its children: they would ignore the
+/// signals that these tests are about.
 fn heed_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -1,8 +1,8 @@
-//! Starts servers for tests in other languages, on demand: a command a line on stdin, an answer a line on stdout. All servers
-//! end when stdin does, and with this process, however it ends.
+//! Starts servers for tests in other languages, on demand: a command a line on stdin, an answer a line on
+//! stdout. All servers end when stdin does, and with this process, however it ends.
 //!
-//! `redis`, `fleet COUNT`, `postgres`, `etcd` and `zookeeper` start one and answer with its URL. `pause URL`, `resume URL`,
-//! `kill URL` and `restart URL` are for a single Redis.
+//! `redis`, `fleet COUNT`, `postgres`, `etcd` and `zookeeper` start one and answer with its URL. `pause URL`,
+//! `resume URL`, `kill URL` and `restart URL` are for a single Redis.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, Write as _};

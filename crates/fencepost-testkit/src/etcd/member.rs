@@ -140,7 +140,8 @@ impl Member {
         self.process().pid()
     }
 
-    /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands still.
+    /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands
+    /// still.
     pub fn pause(&self) {
         self.process().signal(Signal::STOP);
         eventually("the member stands still", || matches!(self.process().state(), None | Some('T')));
@@ -156,7 +157,8 @@ impl Member {
         self.process = None;
     }
 
-    /// Starts it again on the same ports, with its data. Kills it first if it runs. Returns when it is healthy.
+    /// Starts it again on the same ports, with its data. Kills it first if it runs. Returns when it is
+    /// healthy.
     ///
     /// # Panics
     /// If it does not start.
@@ -171,8 +173,8 @@ impl Member {
         assert!(started, "etcd does not start again:\n{}", self.log());
     }
 
-    /// Starts it again on the same ports as a cluster of its own that a snapshot is restored to. Kills it first if it
-    /// runs.
+    /// Starts it again on the same ports as a cluster of its own that a snapshot is restored to. Kills it
+    /// first if it runs.
     ///
     /// # Panics
     /// If it does not start.

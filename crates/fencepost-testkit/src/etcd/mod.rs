@@ -1,5 +1,5 @@
-//! A real etcd cluster of one or more members on loopback ports. It does not wait for its disk unless told to: these tests
-//! kill processes, not machines, and a killed process loses nothing that it has written.
+//! A real etcd cluster of one or more members on loopback ports. It does not wait for its disk unless told
+//! to: these tests kill processes, not machines, and a killed process loses nothing that it has written.
 
 mod member;
 

@@ -194,8 +194,8 @@ impl Checker {
         let place = self.place(lock);
         let overlaps: Vec<_> =
             others.into_iter().filter_map(|other| place.overlap(other, hold.clone())).collect();
-        // Valid at that moment, it was alone at the store from its grant on: whoever has a larger token was granted the lock later
-        // and so cannot have shown it yet.
+        // Valid at that moment, it was alone at the store from its grant on: whoever has a larger token was
+        // granted the lock later and so cannot have shown it yet.
         let refused = hold.refused.filter(|refused| *refused <= hold.end() && hold.was_valid());
         let refused = refused.map(|refused| place.refused(hold.clone(), refused));
         self.violations.extend(overlaps.into_iter().chain(refused));

@@ -31,8 +31,8 @@ pub enum What {
     Acquired {
         /// The fencing token.
         token: u64,
-        /// Until when its guard says that the lock is valid; `None` if it has no end. Earlier than the event if the guard says
-        /// that it is lost already.
+        /// Until when its guard says that the lock is valid; `None` if it has no end. Earlier than the event
+        /// if the guard says that it is lost already.
         until: Option<Moment>,
     },
     /// It was not granted the lock, or does not want it any more; or could not even connect.
@@ -49,14 +49,14 @@ pub enum What {
     },
     /// Its guard said that the lock is lost.
     Lost {
-        /// Why, in a word or two. `taken`, `force-released`, `session ended` and `expired` are checked: they must not come
-        /// before the end that the guard has told, unless something was broken.
+        /// Why, in a word or two. `taken`, `force-released`, `session ended` and `expired` are checked: they
+        /// must not come before the end that the guard has told, unless something was broken.
         why: String,
         /// When the lock ended, by what the guard had said before.
         until: Moment,
     },
-    /// It begins to give the lock back, and does not rely on it from here on. Its guard was asked as for `Held`, and the request
-    /// is sent after that.
+    /// It begins to give the lock back, and does not rely on it from here on. Its guard was asked as for
+    /// `Held`, and the request is sent after that.
     Released {
         /// Until when its guard said that the lock is valid.
         until: Option<Moment>,
@@ -66,7 +66,8 @@ pub enum What {
         /// Why, in a word or two.
         why: String,
     },
-    /// The register answered its read. The guarded one notes the reader's token first, so that older ones cannot write any more.
+    /// The register answered its read. The guarded one notes the reader's token first, so that older ones
+    /// cannot write any more.
     Read {
         /// Which register of the lock.
         register: Register,

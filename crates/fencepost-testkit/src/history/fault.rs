@@ -16,7 +16,8 @@ pub struct Fault {
     pub target: Target,
     /// From when.
     pub from: Moment,
-    /// When it was seen to have its effect: the process stood still, was dead, or data was held up. `None` if that was never seen.
+    /// When it was seen to have its effect: the process stood still, was dead, or data was held up. `None` if
+    /// that was never seen.
     pub struck: Option<Moment>,
     /// Until when; `None` while it lasts.
     pub to: Option<Moment>,
@@ -45,32 +46,36 @@ pub struct Excuse {
     pub ttl: Duration,
 }
 
-/// How a fault of a server lets a second one in, as the store's promises word it. In each case the later of the two was granted
-/// after the fault began.
+/// How a fault of a server lets a second one in, as the store's promises word it. In each case the later of
+/// the two was granted after the fault began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// The server forgot all locks: the earlier one relies on what was sent before that.
     Forgot,
-    /// It forgot what was no older than this, and the earlier holder, which was stopped or cut off itself, could not be told.
+    /// It forgot what was no older than this, and the earlier holder, which was stopped or cut off itself,
+    /// could not be told.
     ForgotTheNewest(Duration),
     /// It led the others, was replaced, and ended leases when it went on, which the next leader kept.
     WokeUp,
-    /// It answered the earlier holder and did not tell the leader, so that the holder believes for so much too long at most.
+    /// It answered the earlier holder and did not tell the leader, so that the holder believes for so much
+    /// too long at most.
     DidNotTell(Duration),
 }
 
 /// How long an answer may take of which only the send is known.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
-/// How long a leader that was replaced may take until it looks at its leases and ends some: it does so twice a second.
+/// How long a leader that was replaced may take until it looks at its leases and ends some: it does so twice
+/// a second.
 const WAKING: Duration = Duration::from_secs(1);
-/// How long after a fault a session may be found dead: a heartbeat of five seconds, or two seconds until a waiter ends the session
-/// of a holder that stood still.
+/// How long after a fault a session may be found dead: a heartbeat of five seconds, or two seconds until a
+/// waiter ends the session of a holder that stood still.
 const AFTERMATH: Duration = Duration::from_secs(5);
 
 impl Fault {
-    /// Why two may have believed in this time that they hold a lock, if they may. `earlier` is the one that the store granted
-    /// first. What it relies on must have been sent before the servers were well again, whatever else was broken since.
+    /// Why two may have believed in this time that they hold a lock, if they may. `earlier` is the one that
+    /// the store granted first. What it relies on must have been sent before the servers were well again,
+    /// whatever else was broken since.
     pub fn excuses(&self, earlier: &Hold, from: Moment, to: Moment, faults: &[Self]) -> Option<&str> {
         let excuse = self.excuse.as_ref()?;
         let struck = self.struck?;
@@ -106,8 +111,8 @@ impl Fault {
         })
     }
 
-    /// Whether it can be why a lock ended before its time. A server that was broken can; a client's own troubles end its session,
-    /// or repeat its release, but take no lock from it.
+    /// Whether it can be why a lock ended before its time. A server that was broken can; a client's own
+    /// troubles end its session, or repeat its release, but take no lock from it.
     pub fn ends_early(&self, hold: &Hold, at: Moment) -> bool {
         let possible = match self.target {
             Target::Server(_) => true,

@@ -29,7 +29,8 @@ pub struct Figures {
     pub guarded_refusals: u64,
     /// Writes that the unguarded registers took.
     pub unguarded_writes: u64,
-    /// Of these, such that overwrote one which their writer had not read: what a resource without a check suffers.
+    /// Of these, such that overwrote one which their writer had not read: what a resource without a check
+    /// suffers.
     pub unguarded_lost_updates: u64,
     /// How long clients waited for the locks that they were granted.
     pub waits: Waits,

@@ -39,7 +39,8 @@ impl Place<'_> {
         let (grant, end) = (hold.grant, hold.end());
         let how = if hold.how.is_empty() { "which went on" } else { &hold.how };
         format!(
-            "client {} was granted token {} at {} and held it, by what its guard said, until {} ({how} at {})",
+            "client {} was granted token {} at {} and held it, by what its guard said, until {} ({how} at \
+            {})",
             grant.client,
             grant.token,
             self.told(grant.at),
@@ -144,7 +145,8 @@ impl Place<'_> {
     /// An answer that came, or a client that went on, later than `limit`.
     pub(super) fn overdue(self, client: u32, invoked: Moment, limit: Moment, at: Moment) -> Violation {
         let story = vec![format!(
-            "client {client} asked at {}, had to have an answer by {} at the very latest, and had none before {}",
+            "client {client} asked at {}, had to have an answer by {} at the very latest, and had none \
+            before {}",
             self.told(invoked),
             self.told(limit),
             self.told(at)

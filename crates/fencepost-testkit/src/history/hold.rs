@@ -22,11 +22,13 @@ pub struct Grant {
 pub struct Hold {
     /// The grant.
     pub grant: Grant,
-    /// The end of validity that the guard told last, or that the lock had when it was lost; `None` if there is none.
+    /// The end of validity that the guard told last, or that the lock had when it was lost; `None` if there
+    /// is none.
     pub said: Option<Moment>,
     /// The last end that the guard told while it was held: what a later loss does not change.
     pub promised: Option<Moment>,
-    /// When the client last asked its guard, and was told, or last used the lock before the end that it had been told.
+    /// When the client last asked its guard, and was told, or last used the lock before the end that it had
+    /// been told.
     pub seen: Moment,
     /// When the client had done with it, or was found dead; `None` while it goes on.
     pub gone: Option<Moment>,
@@ -42,13 +44,14 @@ impl Hold {
         Self { grant, said, promised: said, seen: grant.at, gone: None, how: String::new(), refused: None }
     }
 
-    /// Until when it counts: the client relied on it, and its guard said that it may. A client that was killed counts until it
-    /// was last heard of.
+    /// Until when it counts: the client relied on it, and its guard said that it may. A client that was
+    /// killed counts until it was last heard of.
     pub fn end(&self) -> Moment {
         self.said.map_or(self.seen, |said| said.min(self.seen)).max(self.grant.at)
     }
 
-    /// Whether the guard said that the lock is held when the client knew of it. An answer may come when its lease has ended.
+    /// Whether the guard said that the lock is held when the client knew of it. An answer may come when its
+    /// lease has ended.
     pub fn was_valid(&self) -> bool {
         self.promised.is_none_or(|promised| promised >= self.grant.at)
     }
@@ -60,14 +63,14 @@ impl Hold {
         }
     }
 
-    /// When the request was sent, at the earliest, on whose answer it last relied. Validity counts from the send and lasts for a ttl
-    /// at most, and nothing was sent before the client asked.
+    /// When the request was sent, at the earliest, on whose answer it last relied. Validity counts from the
+    /// send and lasts for a ttl at most, and nothing was sent before the client asked.
     pub(super) fn sent(&self, ttl: Duration) -> Moment {
         self.promised.map_or(self.grant.at, |promised| promised.minus(ttl)).max(self.grant.invoked)
     }
 
-    /// The time in which both counted, if there is one. A client that was killed at once held its lock for no time that can be
-    /// measured; if it was granted in the middle of another hold, that moment counts.
+    /// The time in which both counted, if there is one. A client that was killed at once held its lock for no
+    /// time that can be measured; if it was granted in the middle of another hold, that moment counts.
     pub fn overlap(&self, other: &Self) -> Option<(Moment, Moment)> {
         let from = self.grant.at.max(other.grant.at);
         let to = self.end().min(other.end());

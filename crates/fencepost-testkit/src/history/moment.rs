@@ -1,4 +1,5 @@
-//! A point in time that all processes of a machine agree on, and that counts the time in which the machine slept.
+//! A point in time that all processes of a machine agree on, and that counts the time in which the machine
+//! slept.
 
 use std::fmt;
 use std::time::Duration;

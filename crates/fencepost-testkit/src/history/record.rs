@@ -57,10 +57,11 @@ impl Record {
         let grant = Grant { client, token, invoked, at };
         let twice = self.granted.get(&token).copied().or(floor.filter(|floor| floor.token == token));
         let hold = Hold::new(grant, until);
-        // Who held it before, at a moment that is known: when that client knew of its grant and its guard was valid. The store kept
-        // the lock for it from its own grant to that moment at least; likewise for this one. Neither when a request was sent nor when
-        // a release arrived is needed: if the two times at the store do not overlap, they lie in the order of the two moments, and so
-        // do the grants, and so must the tokens. If they do overlap, exclusion is broken, and this has the same excuses.
+        // Who held it before, at a moment that is known: when that client knew of its grant and its guard was
+        // valid. The store kept the lock for it from its own grant to that moment at least; likewise for this
+        // one. Neither when a request was sent nor when a release arrived is needed: if the two times at the
+        // store do not overlap, they lie in the order of the two moments, and so do the grants, and so must
+        // the tokens. If they do overlap, exclusion is broken, and this has the same excuses.
         let before = self.highest_held.filter(|held| hold.was_valid() && held.at < at && held.token > token);
         let clash = match (twice, floor, before) {
             (Some(twin), ..) => Some((Rule::UniqueTokens, twin)),
@@ -76,7 +77,8 @@ impl Record {
             self.highest = Some(grant);
         }
         if self.granted.len() > MANY {
-            // Whoever is granted one of these from now on has asked after a larger one was granted: out of order.
+            // Whoever is granted one of these from now on has asked after a larger one was granted: out of
+            // order.
             let floors = self.asking.values().map(|(_, floor)| floor.map_or(0, |floor| floor.token));
             let least = floors.chain(self.highest.map(|highest| highest.token)).min().unwrap_or(0);
             self.granted.retain(|token, _| *token >= least);

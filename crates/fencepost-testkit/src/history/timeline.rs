@@ -22,7 +22,8 @@ pub const STYLE: &str = "\
 .tl .fault{fill:#f2a33a;fill-opacity:.35}.tl .server{fill:#9b59b6;fill-opacity:.22}\
 .tl .mark{fill:#d62728;fill-opacity:.25;stroke:#d62728}.tl .token{font-size:10px;fill:#fff}\
 @media(prefers-color-scheme:dark){.tl text{fill:#ddd}.tl .small{fill:#9aa}.tl .grid{stroke:#3a3f47}\
-.tl .lane{fill:#23272e}.tl .asks{fill:#4b525d}.tl .holds{fill:#4f9df0}.tl .stale{stroke:#4f9df0}.tl .token{fill:#111}}";
+.tl .lane{fill:#23272e}.tl .asks{fill:#4b525d}.tl .holds{fill:#4f9df0}.tl .stale{stroke:#4f9df0}.tl \
+.token{fill:#111}}";
 
 /// A stretch of a history.
 #[derive(Clone, Debug)]
@@ -56,7 +57,8 @@ impl Timeline<'_> {
         let lanes = self.lanes();
         let height = TOP + LANE * f64::from(u32::try_from(lanes.len()).unwrap_or(u32::MAX)) + FOOT;
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"tl\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"tl\" viewBox=\"0 0 {WIDTH} {height}\" \
+            width=\"{WIDTH}\" \
              role=\"img\" aria-label=\"timeline\">{style}\n"
         );
         self.axis(&mut svg, height);
@@ -64,7 +66,8 @@ impl Timeline<'_> {
             let (y, h) = (top + 2.0, LANE - 4.0);
             let _ = writeln!(
                 svg,
-                "<rect class=\"lane\" x=\"{LEFT}\" y=\"{y}\" width=\"{}\" height=\"{h}\"/><text x=\"8\" y=\"{}\">client \
+                "<rect class=\"lane\" x=\"{LEFT}\" y=\"{y}\" width=\"{}\" height=\"{h}\"/><text x=\"8\" \
+                y=\"{}\">client \
                  {client}</text>",
                 WIDTH - LEFT - 10.0,
                 top + 22.0
@@ -122,7 +125,8 @@ impl Timeline<'_> {
             let x = LEFT + (seconds - from) / (to - from).max(1e-9) * (WIDTH - LEFT - 10.0);
             let _ = writeln!(
                 svg,
-                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\"/><text class=\"small\" x=\"{x:.1}\" \
+                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\"/><text \
+                class=\"small\" x=\"{x:.1}\" \
                  y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
                 height - 30.0,
                 height - 16.0
@@ -143,7 +147,8 @@ impl Timeline<'_> {
             let words = escape(&format!("{}: {}", fault.kind, fault.target));
             let _ = writeln!(
                 svg,
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\"><title>{words}</title></rect>"
+                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" \
+                height=\"{h:.1}\"><title>{words}</title></rect>"
             );
             // In a lane of its own, the target needs no name.
             let (label, y) =

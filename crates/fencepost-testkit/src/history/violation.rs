@@ -88,15 +88,16 @@ pub struct Violation {
     pub story: Vec<String>,
     /// The holds that show it: two at most, the one that the store granted first in front.
     pub holds: Vec<Hold>,
-    /// Why it is legitimate, if it is: what was broken on purpose lets it happen, as the store's promises say.
+    /// Why it is legitimate, if it is: what was broken on purpose lets it happen, as the store's promises
+    /// say.
     pub excused: Option<String>,
     /// When the history began, from which the story counts.
     pub start: Moment,
 }
 
 impl Violation {
-    /// Why the faults make it legitimate, if they do. The first of the holds is the one that the store granted first. Unique
-    /// tokens, their order and registers have no excuse.
+    /// Why the faults make it legitimate, if they do. The first of the holds is the one that the store
+    /// granted first. Unique tokens, their order and registers have no excuse.
     pub fn excuse<'a>(&self, faults: &'a [Fault]) -> Option<&'a str> {
         let hold = self.holds.first()?;
         match self.rule {

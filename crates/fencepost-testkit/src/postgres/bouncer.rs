@@ -39,7 +39,8 @@ impl Bouncer {
             let port = port::free();
             let mode = format!("{pooling:?}").to_lowercase();
             let text = format!(
-                "[databases]\n* = host={} port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+                "[databases]\n* = host={} port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = \
+                {port}\n\
                  unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = 5\n",
                 server.socket().display(),
                 server.addr().port(),

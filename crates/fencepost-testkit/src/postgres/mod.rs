@@ -1,7 +1,8 @@
 //! A real PostgreSQL on a loopback port and a unix socket, without fsync unless asked for.
 //!
-//! PostgreSQL refuses to run as root, so a test that does starts it as another user. `initdb` takes a second or two and runs once in a
-//! test process: the server that tests share keeps a fresh copy of its data, and every other one starts from that.
+//! PostgreSQL refuses to run as root, so a test that does starts it as another user. `initdb` takes a second
+//! or two and runs once in a test process: the server that tests share keeps a fresh copy of its data, and
+//! every other one starts from that.
 
 mod bouncer;
 mod config;
@@ -99,7 +100,8 @@ impl Server {
         let mut words = user_words(&binary("postgres"));
         words.extend(["-D".to_owned(), data.display().to_string()]);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        // An immediate shutdown is what a crash is to the data, and leaves no child and no shared memory behind.
+        // An immediate shutdown is what a crash is to the data, and leaves no child and no shared memory
+        // behind.
         let process = Process::start_with(folder, "QUIT", &[], words[0], &words[1..]);
         let answered = within(LIMIT, &mut || process.is_dead() || self.ping()) && !process.is_dead();
         self.process = answered.then_some(process);
@@ -146,7 +148,8 @@ impl Server {
         name
     }
 
-    /// Runs SQL by `psql` as the superuser and returns its answer: fields with `|` between them, a row a line.
+    /// Runs SQL by `psql` as the superuser and returns its answer: fields with `|` between them, a row a
+    /// line.
     ///
     /// # Panics
     /// If it fails.

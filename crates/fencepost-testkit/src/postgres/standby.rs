@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use super::{Config, Server, binary, done, user_command};
 
 impl Server {
-    /// Starts a standby of a server that was started with [`Config::replicated`], which it reaches by way of `address`:
-    /// its own, or that of a [`Proxy`](crate::Proxy).
+    /// Starts a standby of a server that was started with [`Config::replicated`], which it reaches by way of
+    /// `address`: its own, or that of a [`Proxy`](crate::Proxy).
     ///
     /// # Panics
     /// If it does not start; the message says why.

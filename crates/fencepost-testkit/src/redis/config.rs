@@ -71,8 +71,8 @@ impl Config {
     /// Gives it a wall clock of its own, for [`Server::set_clock`]. Linux only.
     pub fn movable_clock(mut self) -> Self {
         self.movable_clock = true;
-        // That thread of the allocator sleeps until a time of day, which for the kernel is the true one: with a
-        // clock that is behind it would never sleep.
+        // That thread of the allocator sleeps until a time of day, which for the kernel is the true one: with
+        // a clock that is behind it would never sleep.
         self.line("jemalloc-bg-thread no")
     }
 

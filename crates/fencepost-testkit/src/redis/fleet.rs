@@ -53,8 +53,8 @@ impl Fleet {
         self.url_at(self.iter().map(Server::addr), parameters)
     }
 
-    /// The URL of all of them by way of proxies, the first of which stands in front of the first server, and so
-    /// on; with parameters, if any.
+    /// The URL of all of them by way of proxies, the first of which stands in front of the first server, and
+    /// so on; with parameters, if any.
     ///
     /// # Panics
     /// If there is not one proxy for each server, or a server wants TLS.

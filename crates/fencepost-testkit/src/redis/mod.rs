@@ -98,8 +98,8 @@ impl Server {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its URL, with user and password if it wants them: `redis://…`, or `rediss://…` with the certificates as
-    /// parameters.
+    /// Its URL, with user and password if it wants them: `redis://…`, or `rediss://…` with the certificates
+    /// as parameters.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
@@ -162,7 +162,8 @@ impl Server {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands still.
+    /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands
+    /// still.
     pub fn pause(&self) {
         self.process().signal(Signal::STOP);
         eventually("the server stands still", || matches!(self.process().state(), None | Some('T')));
@@ -173,8 +174,8 @@ impl Server {
         self.process().signal(Signal::CONT);
     }
 
-    /// Sets its wall clock ahead of the true time by so many seconds, or behind it if negative. Takes effect at
-    /// once and stays across restarts. Monotonic clocks go on as before.
+    /// Sets its wall clock ahead of the true time by so many seconds, or behind it if negative. Takes effect
+    /// at once and stays across restarts. Monotonic clocks go on as before.
     ///
     /// # Panics
     /// If it was started without [`Config::movable_clock`].
@@ -262,8 +263,8 @@ impl Server {
         keys
     }
 
-    /// How many times it was asked to run a script by hash since it started: the round trips of a client whose
-    /// every request is one script.
+    /// How many times it was asked to run a script by hash since it started: the round trips of a client
+    /// whose every request is one script.
     ///
     /// # Panics
     /// If it does not answer.

@@ -49,7 +49,8 @@ fn find(bytes: &[u8], node: &str) -> (Option<usize>, usize) {
             return (counter, cursor.at);
         }
         let data = cursor.int();
-        // The data, the number of its ACL, four long numbers and its version come before; three fields behind.
+        // The data, the number of its ACL, four long numbers and its version come before; three fields
+        // behind.
         cursor.skip(data + 8 + 32 + 4);
         if path == node {
             counter = Some(cursor.at);

@@ -36,8 +36,9 @@ const JARS: [&str; 7] = [
 /// What `SETTINGS` calls a tick.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// Sessions last from a fifth of a second to twenty minutes, so that a test can wait for the end of one or be sure not
-/// to see it. The other limits are in ticks, and generous: a slow machine must not look like a broken one.
+/// Sessions last from a fifth of a second to twenty minutes, so that a test can wait for the end of one or be
+/// sure not to see it. The other limits are in ticks, and generous: a slow machine must not look like a
+/// broken one.
 const SETTINGS: &str = "\
 tickTime=100
 initLimit=300
@@ -179,7 +180,8 @@ impl Server {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands still.
+    /// Stops the process (`SIGSTOP`): connections stay open, nothing is answered. Returns when it stands
+    /// still.
     pub fn pause(&self) {
         self.process().signal(Signal::STOP);
         eventually("the server stands still", || matches!(self.process().state(), None | Some('T')));

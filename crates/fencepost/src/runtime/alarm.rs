@@ -1,5 +1,6 @@
-//! Wakes the keeper at a moment of its clock, also when the machine was suspended in between: tokio's timers stop then,
-//! so this is a timerfd on `CLOCK_BOOTTIME`. Whoever schedules something sets it; that wakes no thread.
+//! Wakes the keeper at a moment of its clock, also when the machine was suspended in between: tokio's timers
+//! stop then, so this is a timerfd on `CLOCK_BOOTTIME`. Whoever schedules something sets it; that wakes no
+//! thread.
 
 use tokio::sync::{Notify, watch};
 
@@ -33,7 +34,8 @@ impl Alarm {
             match timer {
                 Ok(timer) => return Self { kind: Kind::Timer(timer), now: Notify::new() },
                 Err(error) => {
-                    tracing::warn!(%error, "no suspend-aware timer; a loss during suspend is noticed at the first check");
+                    tracing::warn!(%error, "no suspend-aware timer; a loss during suspend is noticed at the \
+                    first check");
                 }
             }
         }

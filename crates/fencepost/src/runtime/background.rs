@@ -1,5 +1,6 @@
-//! BackgroundTasks: what a store still does for callers who do not wait for it any more, such as giving back a lock that they gave
-//! up. [`Locks::close`](crate::Locks::close) waits for them, or the end of the process would leave what they undo.
+//! BackgroundTasks: what a store still does for callers who do not wait for it any more, such as giving back
+//! a lock that they gave up. [`Locks::close`](crate::Locks::close) waits for them, or the end of the process
+//! would leave what they undo.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -34,8 +35,8 @@ impl BackgroundTasks {
         });
     }
 
-    /// Runs something in the background for a caller who waits for it. If that goes away, the rest is an errand, with
-    /// the end of what comes out of it.
+    /// Runs something in the background for a caller who waits for it. If that goes away, the rest is an
+    /// errand, with the end of what comes out of it.
     pub(crate) fn carry_out<T: Send + 'static>(
         &self,
         keeper: &Keeper,
@@ -63,7 +64,8 @@ impl Drop for BackgroundTask {
 /// The errand that a job has become, if it has. Goes with the job.
 type Rest = Arc<Mutex<Option<BackgroundTask>>>;
 
-/// What runs in the background. The job ends first, also when it is aborted: its end may begin another errand.
+/// What runs in the background. The job ends first, also when it is aborted: its end may begin another
+/// errand.
 struct Job<F> {
     job: Pin<Box<F>>,
     _rest: Rest,

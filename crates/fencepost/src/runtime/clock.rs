@@ -1,6 +1,6 @@
-//! Time that counts system suspend. `std::time::Instant` and tokio's timers stop while a laptop sleeps, so a lease
-//! would look valid for longer than it is; everything here reads `CLOCK_BOOTTIME` instead. The manual clock is
-//! for tests.
+//! Time that counts system suspend. `std::time::Instant` and tokio's timers stop while a laptop sleeps, so a
+//! lease would look valid for longer than it is; everything here reads `CLOCK_BOOTTIME` instead. The manual
+//! clock is for tests.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -147,8 +147,8 @@ impl ManualClock {
         *self.now.borrow()
     }
 
-    /// Lets time pass as it does for a running process: every renewal that falls due on the way is made, at its
-    /// time, before the clock goes on. Returns when all of them are answered.
+    /// Lets time pass as it does for a running process: every renewal that falls due on the way is made, at
+    /// its time, before the clock goes on. Returns when all of them are answered.
     pub async fn advance(&self, by: Duration) {
         let target = self.now().plus(by);
         loop {
@@ -169,8 +169,8 @@ impl ManualClock {
         }
     }
 
-    /// Lets time leap, as it does for a process that was stopped or a machine that was suspended: nothing runs
-    /// in between.
+    /// Lets time leap, as it does for a process that was stopped or a machine that was suspended: nothing
+    /// runs in between.
     pub fn leap(&self, by: Duration) {
         self.set(self.now().plus(by));
     }

@@ -1,7 +1,7 @@
-//! Tells a forked child from its parent. A child inherits the memory and the open files, but not the keeper's thread:
-//! what it would do with inherited locks either hangs (a mutex that another thread held at the fork) or reaches into
-//! the parent's sockets and timers, which both processes share. So in a child everything inherited is inert: it refuses,
-//! says so, and is never dropped.
+//! Tells a forked child from its parent. A child inherits the memory and the open files, but not the keeper's
+//! thread: what it would do with inherited locks either hangs (a mutex that another thread held at the fork)
+//! or reaches into the parent's sockets and timers, which both processes share. So in a child everything
+//! inherited is inert: it refuses, says so, and is never dropped.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -11,8 +11,8 @@ use crate::{Error, Result};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks there were above this process since the library was first used. What was made in another generation
-/// is the parent's.
+/// How many forks there were above this process since the library was first used. What was made in another
+/// generation is the parent's.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(SeqCst)
 }
@@ -43,8 +43,8 @@ pub(crate) fn refusal() -> Error {
     )
 }
 
-/// A value of this process. A forked child finds a fresh one; the parent's, which may have been in use by another
-/// thread at the fork, is left alone.
+/// A value of this process. A forked child finds a fresh one; the parent's, which may have been in use by
+/// another thread at the fork, is left alone.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     current: AtomicPtr<(u32, T)>,

@@ -1,8 +1,8 @@
-//! Keeps held locks held. One thread per process with a runtime of its own, so that a busy or dropped runtime of
-//! the caller's can neither starve renewals nor swallow the release of a dropped guard.
+//! Keeps held locks held. One thread per process with a runtime of its own, so that a busy or dropped runtime
+//! of the caller's can neither starve renewals nor swallow the release of a dropped guard.
 //!
-//! Guards are put into a schedule under a mutex, and whoever does so sets the alarm if one falls due earlier than what
-//! it is set to. So an acquire costs no context switch.
+//! Guards are put into a schedule under a mutex, and whoever does so sets the alarm if one falls due earlier
+//! than what it is set to. So an acquire costs no context switch.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The arithmetic of validity. Pure: no clock is read and nothing is sent here.
 //!
-//! A lease counts from the moment its request was *sent*, and ends `drift` before the store's own timer can, so
-//! that the holder knows first.
+//! A lease counts from the moment its request was *sent*, and ends `drift` before the store's own timer can,
+//! so that the holder knows first.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease granted for `term` by an answer to a request sent at `sent`; `term` is `None` where holding has no
-    /// end.
+    /// A lease granted for `term` by an answer to a request sent at `sent`; `term` is `None` where holding
+    /// has no end.
     pub(crate) fn new(sent: Moment, ttl: Duration, term: Option<Duration>, cap: Option<Moment>) -> Self {
         let mut lease = Self { ttl, sent, until: None, store_end: sent, cap };
         match term {
@@ -48,8 +48,8 @@ impl Lease {
         self.store_end = self.store_end.max(sent.plus(term));
     }
 
-    /// Takes over an answered renewal. `false`, and no change, if the old validity had already ended: what was
-    /// lost stays lost, even if the store says otherwise.
+    /// Takes over an answered renewal. `false`, and no change, if the old validity had already ended: what
+    /// was lost stays lost, even if the store says otherwise.
     pub(crate) fn renewed(&mut self, sent: Moment, term: Option<Duration>, now: Moment) -> bool {
         if self.is_over(now) {
             return false;
@@ -98,8 +98,8 @@ impl Lease {
         self.sent.plus(every)
     }
 
-    /// From when on the lock counts as at risk if nothing is heard: a quarter into what is left after a renewal was
-    /// due, or the last third of a lease that is not renewed.
+    /// From when on the lock counts as at risk if nothing is heard: a quarter into what is left after a
+    /// renewal was due, or the last third of a lease that is not renewed.
     pub(crate) fn risk_at(&self, renewed_every: Option<Duration>) -> Option<Moment> {
         let until = self.until?;
         let whole = until.since(self.sent);

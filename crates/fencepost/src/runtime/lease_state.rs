@@ -1,7 +1,7 @@
 //! One held lock, as its guard and the keeper both see it: the lease, what threatens it, and how it ended.
 //!
-//! `ended` is set before anything is sent that gives the lock up, and at most one renewal is under way at a time.
-//! Together they make a renewal unable to outlive a release.
+//! `ended` is set before anything is sent that gives the lock up, and at most one renewal is under way at a
+//! time. Together they make a renewal unable to outlive a release.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,8 +84,8 @@ impl LeaseState {
         let cap = options.max_hold.map(|hold| acquired.plus(hold));
         let lease = Lease::new(grant.sent, request.ttl, grant.term, cap);
         let renew_every = options.renew.then(|| options.cadence(&clock));
-        // A lock handed over by push has a short term at first. A moment later is early enough to renew it, and lets
-        // the holder begin, or even end, its work first.
+        // A lock handed over by push has a short term at first. A moment later is early enough to renew it,
+        // and lets the holder begin, or even end, its work first.
         let short = grant.term.is_some_and(|term| term < request.ttl);
         let renew_early_at = short.then(|| acquired.plus(FIRST_RENEWAL));
         let round_trip = (!grant.pushed).then(|| acquired.since(grant.sent));
@@ -155,8 +155,8 @@ impl LeaseState {
         }
     }
 
-    /// Why the lease ran out. If the keeper had been running it would have declared the loss on time: a loss that is
-    /// noticed late was slept through.
+    /// Why the lease ran out. If the keeper had been running it would have declared the loss on time: a loss
+    /// that is noticed late was slept through.
     fn cause(&self, inner: &Inner, now: Moment) -> Loss {
         let late = inner.lease.until().map_or(Duration::ZERO, |until| now.since(until));
         let slept = late > (inner.lease.ttl() / 10).max(Duration::from_millis(100));
@@ -183,7 +183,8 @@ impl LeaseState {
         self.signal.wake();
     }
 
-    /// Has losses that the store tells counted and logged when they come, whether or not anybody asks for the state.
+    /// Has losses that the store tells counted and logged when they come, whether or not anybody asks for the
+    /// state.
     pub(crate) fn report_losses_to(self: &Arc<Self>, keeper: &Arc<Keeper>) {
         self.signal.report_to(keeper, self);
     }
@@ -206,8 +207,8 @@ impl LeaseState {
         self.ttl
     }
 
-    /// Whether this process was forked from the one that holds the lock. Nothing else here may be asked then: the parent
-    /// may have forked while another thread had the mutex.
+    /// Whether this process was forked from the one that holds the lock. Nothing else here may be asked then:
+    /// the parent may have forked while another thread had the mutex.
     pub(crate) fn is_inherited(&self) -> bool {
         self.generation != crate::runtime::fork::generation()
     }
@@ -233,7 +234,8 @@ impl LeaseState {
         self.signal.until(look).await
     }
 
-    // --- the keeper's side -------------------------------------------------------------------------------------
+    // --- the keeper's side
+    // -------------------------------------------------------------------------------------
 
     /// When to renew next. A short first term is made up to the ttl even where nothing else is renewed.
     fn renew_at(&self, inner: &Inner) -> Option<Moment> {
@@ -257,8 +259,8 @@ impl LeaseState {
         [renew, risk, lease.until()].into_iter().flatten().min()
     }
 
-    /// Notes where the keeper's schedule shall have this lock from now on. Returns where it had it, and that place;
-    /// `None` is nowhere.
+    /// Notes where the keeper's schedule shall have this lock from now on. Returns where it had it, and that
+    /// place; `None` is nowhere.
     pub(crate) fn reschedule(&self) -> (Option<Moment>, Option<Moment>) {
         let now = self.clock.now();
         let mut inner = lock(&self.inner);
@@ -358,7 +360,8 @@ impl LeaseState {
         }
     }
 
-    // --- the guard's side --------------------------------------------------------------------------------------
+    // --- the guard's side
+    // --------------------------------------------------------------------------------------
 
     /// Ends renewal: no new one starts. Returns under which moment the schedule has this lock.
     pub(crate) fn end(&self) -> Option<Moment> {

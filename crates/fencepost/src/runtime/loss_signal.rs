@@ -33,7 +33,8 @@ impl LossSignal {
         }
     }
 
-    /// Has a loss counted and logged when it comes, by the keeper. One that has come already is the caller's to look for.
+    /// Has a loss counted and logged when it comes, by the keeper. One that has come already is the caller's
+    /// to look for.
     pub(crate) fn report_to(&self, keeper: &Arc<Keeper>, held: &Arc<LeaseState>) {
         let _ = self.listener.set((Arc::downgrade(keeper), Arc::downgrade(held)));
         fence(SeqCst);

@@ -1,5 +1,5 @@
-//! What keeps held locks held: clock, leases, the keeper's thread and its background tasks. Nothing here is public but
-//! what [`backend`](crate::backend) and [`memory`](crate::memory) export.
+//! What keeps held locks held: clock, leases, the keeper's thread and its background tasks. Nothing here is
+//! public but what [`backend`](crate::backend) and [`memory`](crate::memory) export.
 
 pub(crate) mod alarm;
 pub(crate) mod background;

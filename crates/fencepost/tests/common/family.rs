@@ -1,5 +1,5 @@
-//! Clients as processes of their own, to be stopped and killed. A child is the test binary again: it runs the one test that
-//! its parent names, which does what its environment says.
+//! Clients as processes of their own, to be stopped and killed. A child is the test binary again: it runs the
+//! one test that its parent names, which does what its environment says.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -325,7 +325,8 @@ async fn a_guard_dropped_on_a_plain_thread_releases(stage: Stage) {
     stage.is_clear().await;
 }
 
-/// Runs something on a runtime of its own until it reports, and then drops the runtime with all that runs on it.
+/// Runs something on a runtime of its own until it reports, and then drops the runtime with all that runs on
+/// it.
 fn on_a_runtime_that_ends<F>(report: tokio::sync::oneshot::Receiver<()>, future: F)
 where
     F: Future<Output = ()> + Send + 'static,

@@ -1,5 +1,5 @@
-//! A handle is a key: whoever has it may renew, release or take over the lock, one of them takes it over, and nothing that it
-//! says is ever written.
+//! A handle is a key: whoever has it may renew, release or take over the lock, one of them takes it over, and
+//! nothing that it says is ever written.
 
 use fencepost::{Error, Handle, Loss};
 

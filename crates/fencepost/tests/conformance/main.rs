@@ -1,7 +1,7 @@
 //! The promises of Fencepost, one file each, against every store.
 //!
-//! Tests are named `promise::what_is_promised::store`. They wait for conditions, never for time, and compare the
-//! order of events, never durations: a slow machine makes them slow, not wrong.
+//! Tests are named `promise::what_is_promised::store`. They wait for conditions, never for time, and compare
+//! the order of events, never durations: a slow machine makes them slow, not wrong.
 
 #![allow(clippy::unwrap_used)]
 

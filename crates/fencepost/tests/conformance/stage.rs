@@ -244,7 +244,8 @@ impl Stage {
                 until("no contender is left", async || part.contenders().is_empty()).await
             }
             Self::Postgres(database) => {
-                let sql = "SELECT (SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL) + (SELECT count(*) \
+                let sql = "SELECT (SELECT count(*) FROM fencepost.locks WHERE owner IS NOT NULL) + (SELECT \
+                count(*) \
                            FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
                            WHERE l.locktype = 'advisory' AND d.datname = current_database())";
                 until("no row and no advisory lock is left", async || database.psql(sql) == "0").await;

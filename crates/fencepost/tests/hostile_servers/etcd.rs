@@ -331,7 +331,8 @@ fn to_transactions(answer: Vec<u8>) -> impl Fn(&mut Peer) -> io::Result<()> + Se
         greet(peer)?;
         loop {
             let (stream, body) = request(peer)?;
-            // A request about a lease begins with a number, a transaction with a message. A lease lives a minute.
+            // A request about a lease begins with a number, a transaction with a message. A lease lives a
+            // minute.
             let answer = if body.get(5) == Some(&0x08) { &[0x10, 7, 0x18, 60][..] } else { &answer };
             peer.send(&headers(stream))?;
             for part in message(u32::try_from(answer.len()).unwrap(), answer).chunks(16_000) {

@@ -1,21 +1,24 @@
-//! An explicit-state search of the protocol on one Redis server: `src/backends/redis/scripts/ops.lua` together with the
-//! rules of its client.
+//! An explicit-state search of the protocol on one Redis server: `src/backends/redis/scripts/ops.lua`
+//! together with the rules of its client.
 //!
-//! **Modelled.** One lock with its key, fence and queue; two or three owners, each alone in its process, with a link
-//! for what it waits for and the keeper's link beside it, requests in order one way, replies and pushes in order the
-//! other way, any of them delayed at will; links that end, with requests that the server runs later or never, replies
-//! that are lost, pushes to a link that the server takes for a live one; pushes that arrive once more at any time;
-//! waiters that give up; holders that renew, lose their lease, release, or detach the lock, and who attaches it, twice;
-//! force-releases; keys that disappear before their time; a replica that is promoted in sync, and back, while links to
-//! the old primary stay open, or promoted with what it had some time ago, while the old one goes on; a server that
-//! forgets everything; clocks that differ or go back; a server whose timers run up to a tick fast. Clients are freer than
-//! the real ones: where those wait for a timer, these act at any moment or never.
+//! **Modelled.** One lock with its key, fence and queue; two or three owners, each alone in its process, with
+//! a link for what it waits for and the keeper's link beside it, requests in order one way, replies and
+//! pushes in order the other way, any of them delayed at will; links that end, with requests that the server
+//! runs later or never, replies that are lost, pushes to a link that the server takes for a live one; pushes
+//! that arrive once more at any time; waiters that give up; holders that renew, lose their lease, release, or
+//! detach the lock, and who attaches it, twice; force-releases; keys that disappear before their time; a
+//! replica that is promoted in sync, and back, while links to the old primary stay open, or promoted with
+//! what it had some time ago, while the old one goes on; a server that forgets everything; clocks that differ
+//! or go back; a server whose timers run up to a tick fast. Clients are freer than the real ones: where those
+//! wait for a timer, these act at any moment or never.
 //!
-//! **Not modelled.** Foreign clients of the same key, errors in the middle of a script, expiry of the queue (it only
-//! ever helps), several tasks in one process, fairness. `redis_script` tries the script itself, step by step.
+//! **Not modelled.** Foreign clients of the same key, errors in the middle of a script, expiry of the queue
+//! (it only ever helps), several tasks in one process, fairness. `redis_script` tries the script itself, step
+//! by step.
 //!
-//! Every rule that is switched off has to yield a counterexample, or the search would prove nothing. All numbers are
-//! small on purpose: a search covers *every* order of events within its limits, which is where such protocols break.
+//! Every rule that is switched off has to yield a counterexample, or the search would prove nothing. All
+//! numbers are small on purpose: a search covers *every* order of events within its limits, which is where
+//! such protocols break.
 
 mod check;
 mod client;
@@ -39,7 +42,8 @@ const STRAY: Limits = Limits { strays: 1, looks: 2, ..TWO };
 const FORCED: Limits = Limits { revocations: 1, looks: 0, renewals: 1, ..TWO };
 const FAILOVER: Limits = Limits { failovers: 1, looks: 0, ..TWO };
 const ATTACH: Limits = Limits { detaches: 1, breaks: 1, looks: 0, ..TWO };
-/// The clock of the old primary is ahead by less than a tick, and the new one has what was there some time ago.
+/// The clock of the old primary is ahead by less than a tick, and the new one has what was there some time
+/// ago.
 const LAG: Limits = Limits { held: false, failovers: 1, lag: true, ticks: 2, skew: [8, 0], looks: 0, ..TWO };
 const LOSS: Limits = Limits { losses: 1, ticks: 4, ..TWO };
 
@@ -68,7 +72,8 @@ fn breaks(promise: Promise, limits: Limits, without: impl FnOnce(&mut Rules)) {
     }
 }
 
-// --- the protocol ----------------------------------------------------------------------------------------------
+// --- the protocol
+// ----------------------------------------------------------------------------------------------
 
 #[test]
 fn a_lock_is_passed_by_push_or_found_by_a_look() {
@@ -144,7 +149,8 @@ fn tokens_grow_whatever_the_clocks_do_while_nothing_is_lost() {
     holds(Limits { failovers: 1, skew: [30, 0], ticks: 3, looks: 0, ..TWO }, &[Sight::ReadOnly]);
 }
 
-// --- what is not promised --------------------------------------------------------------------------------------
+// --- what is not promised
+// --------------------------------------------------------------------------------------
 
 #[test]
 fn tokens_may_go_back_if_data_are_lost_and_the_clock_is_behind() {
@@ -152,7 +158,8 @@ fn tokens_may_go_back_if_data_are_lost_and_the_clock_is_behind() {
     breaks(Promise::Order, Limits { losses: 1, steps_back: 1, ..LOSS }, |_| {});
 }
 
-// --- more of the same ------------------------------------------------------------------------------------------
+// --- more of the same
+// ------------------------------------------------------------------------------------------
 
 #[test]
 #[ignore = "millions of states: `make model`"]
@@ -227,7 +234,8 @@ fn two_wait_while_the_lock_disappears_and_a_push_comes_late() {
     holds(Limits { vanishings: 1, strays: 1, looks: 0, ..THREE }, &[Sight::UnwantedFreed]);
 }
 
-// --- without a rule of the script ------------------------------------------------------------------------------
+// --- without a rule of the script
+// ------------------------------------------------------------------------------
 
 #[test]
 fn without_the_token_in_a_renewal() {
@@ -309,7 +317,8 @@ fn without_the_clock_in_a_token() {
     breaks(Promise::Order, LAG, |rules| rules.token_from_clock = false);
 }
 
-// --- without a rule of the client ------------------------------------------------------------------------------
+// --- without a rule of the client
+// ------------------------------------------------------------------------------
 
 #[test]
 fn without_comparing_a_push_with_the_last_answer() {

@@ -88,7 +88,8 @@ pub(crate) struct Limits {
     pub(crate) breaks: u8,
     /// The server may take an ended link for a live one.
     pub(crate) ghosts: bool,
-    /// After a lost link: what is unanswered is undone, and the attempt goes on under a new identity. Else it looks again.
+    /// After a lost link: what is unanswered is undone, and the attempt goes on under a new identity. Else it
+    /// looks again.
     pub(crate) renames: bool,
     /// Requests of an attempt that may be under way at a time.
     pub(crate) requests: u8,
@@ -99,11 +100,12 @@ pub(crate) struct Limits {
     pub(crate) vanishings: u8,
     /// Pushes that arrive once more, at any time.
     pub(crate) strays: u8,
-    /// Promotions of the replica, and back. In sync; or of what it had some time ago, while the old one goes on.
+    /// Promotions of the replica, and back. In sync; or of what it had some time ago, while the old one goes
+    /// on.
     pub(crate) failovers: u8,
     pub(crate) lag: bool,
-    /// Locks that are detached, to be attached by any owner that has not begun; or their handle is copied, and the
-    /// guard goes on.
+    /// Locks that are detached, to be attached by any owner that has not begun; or their handle is copied,
+    /// and the guard goes on.
     pub(crate) detaches: u8,
     pub(crate) copied: bool,
     /// Ticks that the clocks go on for; 0: there are none, and tokens are counted.

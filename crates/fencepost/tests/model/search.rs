@@ -1,5 +1,5 @@
-//! A breadth-first search over every order in which things can happen. It ends with the shortest way to a broken
-//! promise, or with the number of states in which none was.
+//! A breadth-first search over every order in which things can happen. It ends with the shortest way to a
+//! broken promise, or with the number of states in which none was.
 
 use std::collections::HashSet;
 use std::collections::VecDeque;
@@ -13,17 +13,17 @@ use crate::step::{Next, Step, Steps};
 /// A promise, and what a search is asked to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
-    /// At most one guard says held, and what it has is at the server. Not promised of a guard whose lock was seized, or
-    /// disappeared; nor after a server has forgotten what it granted.
+    /// At most one guard says held, and what it has is at the server. Not promised of a guard whose lock was
+    /// seized, or disappeared; nor after a server has forgotten what it granted.
     Exclusion,
-    /// Tokens are unique, and larger than those of all guards that existed when the acquisition began. With clocks: that
-    /// existed a tick before.
+    /// Tokens are unique, and larger than those of all guards that existed when the acquisition began. With
+    /// clocks: that existed a tick before.
     Order,
-    /// No renewal or attachment of a grant is answered with yes when the server has another one, or none, or was told to
-    /// revoke it.
+    /// No renewal or attachment of a grant is answered with yes when the server has another one, or none, or
+    /// was told to revoke it.
     NoRevival,
-    /// When everybody has gone and all is answered, nothing is left at the server. Not promised if a link has ended: then
-    /// for the term of a lock.
+    /// When everybody has gone and all is answered, nothing is left at the server. Not promised if a link has
+    /// ended: then for the term of a lock.
     NothingLeft,
     /// A waiter that looks again is granted the lock within the terms of who is before it.
     NotStranded,
@@ -75,7 +75,8 @@ pub(crate) struct Outcome {
 pub(crate) fn search(rules: &Rules, limits: &Limits, promises: &[Promise]) -> Outcome {
     let start = limits.start();
     let mut seen = HashSet::from([fingerprint(&start)]);
-    // The way to a state, as the index of the one before it; the states themselves are kept only while they wait.
+    // The way to a state, as the index of the one before it; the states themselves are kept only while they
+    // wait.
     let mut ways: Vec<(usize, Step)> = vec![(0, Step::Begin)];
     let mut waiting = VecDeque::from([(0, start)]);
     let mut sights = Sights::default();

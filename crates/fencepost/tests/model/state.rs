@@ -1,5 +1,6 @@
-//! What the world looks like at one moment. All times are relative (ages, and what is left), so there is no horizon:
-//! a search ends when nothing new can happen, not when a clock runs out. Only searches with clocks have one.
+//! What the world looks like at one moment. All times are relative (ages, and what is left), so there is no
+//! horizon: a search ends when nothing new can happen, not when a clock runs out. Only searches with clocks
+//! have one.
 
 /// Ticks. The server may run up to one tick fast over a whole term, which is what [`DRIFT`] makes up for.
 pub(crate) const TTL: u8 = 3;

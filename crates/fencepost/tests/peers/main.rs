@@ -1,4 +1,5 @@
-//! Real clients of other make on the same keys: redis-py's `Lock`, redlock-py, `etcdctl lock` and kazoo's `Lock` exclude us, and we them.
+//! Real clients of other make on the same keys: redis-py's `Lock`, redlock-py, `etcdctl lock` and kazoo's
+//! `Lock` exclude us, and we them.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
@@ -20,7 +21,8 @@ use fencepost_testkit::{LIMIT, redis::Server};
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// A Python process with a lock of its own. It ends with this value, and with the test by the end of its stdin.
+/// A Python process with a lock of its own. It ends with this value, and with the test by the end of its
+/// stdin.
 struct Peer {
     process: Child,
     commands: Option<ChildStdin>,

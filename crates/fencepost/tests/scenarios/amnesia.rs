@@ -1,5 +1,5 @@
-//! Nodes that lost their data: they do not vote until every lock that they may have granted has ended, and tokens grow
-//! all the same.
+//! Nodes that lost their data: they do not vote until every lock that they may have granted has ended, and
+//! tokens grow all the same.
 
 use fencepost::{Error, Guard, Locks};
 use fencepost_testkit::redis::{Fleet, Server};
@@ -74,8 +74,8 @@ async fn s04_a_key_that_came_back_with_an_old_snapshot_counts_for_nothing() {
 /// The quarantine of [`QUICK`], in microseconds.
 const QUARANTINE: u64 = 3_000_000;
 
-/// Lets every node lose everything while a lock is held, and shows that the next one is granted a whole quarantine after that,
-/// with a larger token.
+/// Lets every node lose everything while a lock is held, and shows that the next one is granted a whole
+/// quarantine after that, with a larger token.
 async fn nobody_acquires_before_the_quarantine_ends(fleet: &mut Fleet, lose: impl Fn(&mut Server)) {
     let locks = connect(fleet, QUICK).await;
     // No renewal tells it of the loss: it is valid for all of its time.

@@ -1,4 +1,5 @@
-//! Futures that are dropped at every await, and renewals that race with releases: nothing stays behind, nothing comes back.
+//! Futures that are dropped at every await, and renewals that race with releases: nothing stays behind,
+//! nothing comes back.
 //!
 //! Leases are long here: what is gone was given back.
 
@@ -46,14 +47,14 @@ async fn at_every_await(fleet: &Fleet, locks: &Locks, prepare: impl AsyncFn()) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_on_any_node() {
     let fleet = declared(5, CALM).await;
-    at_every_await(&fleet, &connect(&fleet, CALM).await, async || {}).await;
+    at_every_await(&fleet, &connect_to_all(&fleet, CALM).await, async || {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_scripts_are_forgotten() {
     let fleet = declared(5, CALM).await;
     let forget = async || fleet.iter().for_each(|node| drop(node.cli(&["SCRIPT", "FLUSH"])));
-    at_every_await(&fleet, &connect(&fleet, CALM).await, forget).await;
+    at_every_await(&fleet, &connect_to_all(&fleet, CALM).await, forget).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,7 +120,8 @@ async fn s36_an_extension_that_reaches_a_node_after_the_validity_makes_nothing_a
     guard.release().await.unwrap();
     until("the validity ends", async || crate::fleet::boottime() > until_then + ms(200)).await;
     fleet[0].resume();
-    // An answer over the same connection: what was sent over it before has been acted on, and what followed from it.
+    // An answer over the same connection: what was sent over it before has been acted on, and what followed
+    // from it.
     assert!(locks.show("a").await.unwrap().is_none());
     for _ in 0..20 {
         assert!(!holds(&fleet[0], "a"), "made anew");
@@ -167,7 +169,8 @@ async fn s34_a_release_dropped_at_any_await_takes_nobody_elses_lock() {
     panic!("not done after {MOST} polls");
 }
 
-/// Ends the connections that carry wake-ups, for as long as a task waits, and takes the lock away without any message.
+/// Ends the connections that carry wake-ups, for as long as a task waits, and takes the lock away without any
+/// message.
 async fn is_woken_by_time(locks: &Locks, nodes: &[&Server], queue: &str) {
     let waiter = tokio::spawn({
         let lock = patient(locks, "a");
@@ -182,8 +185,8 @@ async fn is_woken_by_time(locks: &Locks, nodes: &[&Server], queue: &str) {
     bounded("it gets the lock", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Takes the lock away from its holder. The waiter's connection lives, and it is not beside foreign clients, who
-/// tell nobody: it has no other reason to look.
+/// Takes the lock away from its holder. The waiter's connection lives, and it is not beside foreign clients,
+/// who tell nobody: it has no other reason to look.
 async fn looks_though_nothing_was_said(locks: &Locks, nodes: &[&Server], queue: &str) {
     let _holder = patient(locks, "a").acquire().await.unwrap();
     let lock = patient(locks, "a");

@@ -13,7 +13,8 @@ use crate::fleet::{
 
 const HOUR: i64 = 3600;
 
-/// Clients with and without links of their own belong to one deployment if its name says so. Answers are waited for.
+/// Clients with and without links of their own belong to one deployment if its name says so. Answers are
+/// waited for.
 const NAMED: &str = "max_ttl=20m&deployment=test&timeout=1m";
 
 /// Servers whose clocks can be moved, the first of which is wrong by so many seconds already.

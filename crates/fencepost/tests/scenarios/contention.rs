@@ -1,4 +1,5 @@
-//! Many clients on one lock: everybody gets it, never two at once, and tokens grow in the order in which it was had.
+//! Many clients on one lock: everybody gets it, never two at once, and tokens grow in the order in which it
+//! was had.
 
 use std::time::Duration;
 
@@ -101,7 +102,8 @@ async fn s32_two_who_are_each_near_to_half_of_the_nodes_do_not_split_the_votes_f
         far.iter().for_each(|&node: &usize| links[node].delay(Duration::from_millis(20)));
         clients.push((locks, links));
     }
-    // Each gets the votes that are near before the other one's request arrives there, and they decide nothing.
+    // Each gets the votes that are near before the other one's request arrives there, and they decide
+    // nothing.
     fleet[2].kill();
     for round in 0..10 {
         let tasks: Vec<_> = clients

@@ -26,8 +26,8 @@ async fn is_stopped_past_its_lease(url: &str, through: &str, links: &[Proxy]) {
     is_refused_by(&format!("file://{}", folder.path().display()), url, through, links).await;
 }
 
-/// Stops a holder, which reaches the store at `url` over `links` as `through` says, until another one has the lock, and lets it
-/// go on. Both write to the resource at `register`.
+/// Stops a holder, which reaches the store at `url` over `links` as `through` says, until another one has the
+/// lock, and lets it go on. Both write to the resource at `register`.
 async fn is_refused_by(register: &str, url: &str, through: &str, links: &[Proxy]) {
     let mut holder = client(through);
     let first: u64 = holder.ask(&format!("acquire {TTL}")).parse().unwrap();

@@ -66,7 +66,8 @@ fn every_mutant_is_listed_with_the_row_that_it_breaks() {
     }
 }
 
-/// Otherwise a change of the code leaves a mutant behind that changes nothing, and nobody notices before `make mutants`.
+/// Otherwise a change of the code leaves a mutant behind that changes nothing, and nobody notices before
+/// `make mutants`.
 #[test]
 fn every_mutant_finds_what_it_takes_out() {
     for (mutant, text) in files("scripts/mutants", "mutant") {

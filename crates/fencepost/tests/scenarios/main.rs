@@ -1,8 +1,9 @@
 //! The faults that locks are known to break under, each done on purpose to real servers and real processes.
 //!
-//! Tests are named after their row in docs/scenarios.md: `s01_…` to `s50_…`. The expectation of a row is what must hold
-//! (nobody holds twice, tokens grow, nothing stays behind) and what must still work. As everywhere, nothing waits
-//! for time to pass or compares durations: "without delay" means that it happens while the fault lasts.
+//! Tests are named after their row in docs/scenarios.md: `s01_…` to `s50_…`. The expectation of a row is what
+//! must hold (nobody holds twice, tokens grow, nothing stays behind) and what must still work. As everywhere,
+//! nothing waits for time to pass or compares durations: "without delay" means that it happens while the
+//! fault lasts.
 
 #![allow(clippy::unwrap_used)]
 // Each stage brings the same way to wait along.

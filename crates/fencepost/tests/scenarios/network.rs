@@ -11,7 +11,8 @@ use crate::fleet::{
     take, until, use_once,
 };
 
-/// Many clients with links of their own belong to one deployment if its name says so. An answer may take longer than a lease.
+/// Many clients with links of their own belong to one deployment if its name says so. An answer may take
+/// longer than a lease.
 const NAMED: &str = "max_ttl=1s&quarantine=3s&deployment=test&timeout=4s";
 
 /// Long leases, and answers that are not waited for long.
@@ -166,8 +167,8 @@ async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
     let next = take(&rival).await;
     let owner = next.owner().to_string();
     let ours = |node: &Server| node.cli(&["GET", "lock:a"]).starts_with(&owner);
-    // When the client notices that nothing is answered there, it makes up for the release over a new connection; then the next
-    // holder completes its lock.
+    // When the client notices that nothing is answered there, it makes up for the release over a new
+    // connection; then the next holder completes its lock.
     until("the next holder has all nodes", async || {
         drop(locks.lock("b").ttl(LONG).try_acquire().await);
         next.extend().await.unwrap();
@@ -269,8 +270,8 @@ async fn s33_a_waiter_whose_connection_was_reset_leaves_no_queue() {
     is_clear(&fleet).await;
 }
 
-/// A holder that is cut off from some nodes in some way keeps its lock if they are a minority, and has lost it before anybody
-/// else gets it if they are not.
+/// A holder that is cut off from some nodes in some way keeps its lock if they are a minority, and has lost
+/// it before anybody else gets it if they are not.
 async fn is_partitioned(nodes: &[usize], how: fn(&Proxy)) {
     let fleet = declared(5, HASTY).await;
     let links = fleet.proxies();

@@ -1,4 +1,5 @@
-//! PostgreSQL: sessions that are killed, reset or cut off, a pooler in between, a server that crashes, two names with one key.
+//! PostgreSQL: sessions that are killed, reset or cut off, a pooler in between, a server that crashes, two
+//! names with one key.
 
 use fencepost::{Error, Locks, Loss, State};
 use fencepost_testkit::Proxy;
@@ -69,7 +70,8 @@ async fn s40_a_holder_that_cannot_be_reached_is_lost_before_the_next_one_gets_th
     let proxy = Proxy::start(database.server.addr());
     let locks = fencepost::Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
     let rival = database.locks().await;
-    // Whoever renews is told by its own store as well, which asks for nothing behind the end; who does not has its clock alone.
+    // Whoever renews is told by its own store as well, which asks for nothing behind the end; who does not
+    // has its clock alone.
     for renew in [true, false] {
         // Longer than the time after its end in which nobody ends the session.
         let guard = locks.lock("a").ttl(ms(3000)).renew(renew).wait(LONG).acquire().await.unwrap();
@@ -180,7 +182,8 @@ async fn s41_a_crash_takes_no_number_of_a_sequence_back() {
         let mut guards = Vec::new();
         // The server dies with the first number after those.
         for number in 0..34 {
-            // Locks of their own, whose rows are as young as the numbers. None is given back, which would write to the log, too.
+            // Locks of their own, whose rows are as young as the numbers. None is given back, which would
+            // write to the log, too.
             let guard = bounded("it is acquired", take(&locks, &format!("{last:?} {number}"))).await;
             assert!(Some(guard.token()) > last, "{:?} after {last:?}", guard.token());
             last = Some(guard.token());
@@ -255,7 +258,8 @@ async fn s41_tokens_grow_over_a_failover_to_a_standby_that_was_behind() {
     tokens.push(old.token());
     tokio::task::block_in_place(|| pair.fail_over());
     assert_eq!(bounded("the guard learns it", old.lost()).await, Loss::SessionEnded);
-    // Exclusion is broken, as SAFETY.md says: the standby has not heard of this lease. Or it has an older one.
+    // Exclusion is broken, as SAFETY.md says: the standby has not heard of this lease. Or it has an older
+    // one.
     pair.standby.psql(&pair.database, "UPDATE fencepost.locks SET ends = clock_timestamp()");
     let rival = Locks::connect(&url).await.unwrap();
     tokens.push(take(&rival, "a").await.token());

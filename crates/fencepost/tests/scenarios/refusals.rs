@@ -1,5 +1,5 @@
-//! Nodes that are not fit, or belong elsewhere: one of five is done without and named, a majority is an error of
-//! configuration that says what to change.
+//! Nodes that are not fit, or belong elsewhere: one of five is done without and named, a majority is an error
+//! of configuration that says what to change.
 
 use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;

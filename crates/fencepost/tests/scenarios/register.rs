@@ -1,4 +1,5 @@
-//! The resource that holders write to: a value in the place that a fence keeps, or an HTTP service with the fence in front of it.
+//! The resource that holders write to: a value in the place that a fence keeps, or an HTTP service with the
+//! fence in front of it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,5 +1,5 @@
-//! Nodes that cannot do what they are asked to at the moment: blocked, full, loading, on the wrong side of a replication. Such a
-//! node has no vote, and nobody waits for it.
+//! Nodes that cannot do what they are asked to at the moment: blocked, full, loading, on the wrong side of a
+//! replication. Such a node has no vote, and nobody waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

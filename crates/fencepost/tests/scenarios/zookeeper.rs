@@ -127,7 +127,8 @@ async fn s48_tokens_grow_when_the_folder_was_collected() {
         let token = use_once(&locks).await;
         assert!(token > last, "{token} after {last}");
         last = token;
-        // As the server does when a folder has been empty for a while; the numbers of nodes begin at zero again.
+        // As the server does when a folder has been empty for a while; the numbers of nodes begin at zero
+        // again.
         let mut client = part.server.client();
         assert!(client.delete(&format!("{}/fencepost/a", part.chroot)).unwrap());
         assert!(client.delete(&format!("{}/fencepost", part.chroot)).unwrap());

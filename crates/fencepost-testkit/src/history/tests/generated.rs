@@ -21,8 +21,8 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     )
 }
 
-/// A valid history: each lock has a line of turns, with the largest overlap of lines that the clients allow. Returns the
-/// events, and the index of each grant among them.
+/// A valid history: each lock has a line of turns, with the largest overlap of lines that the clients allow.
+/// Returns the events, and the index of each grant among them.
 fn valid(turns: &[Turn]) -> (Vec<Event>, Vec<usize>) {
     let mut events = Vec::new();
     let (mut lock_free, mut client_free) = ([10u64; 3], [0u64; 5]);
