@@ -1,9 +1,9 @@
 """Measures Fencepost and its peers in turns, in one run on the same servers, and prints tables of ratios.
 
-Each peer has a process of its own. A measure goes round all of them several times, so that whatever else the machine does
-meets everybody; the figure of a peer is the median of its rounds. `raw` is the raw limit: the two commands of a lock without
-a token, hand-encoded, on five servers at once where there are five. That of a hand-over is a token that one process pushes to a list and the other one waits to pop.
-"""
+Each peer has a process of its own. A measure goes round all of them several times, so that whatever else the
+machine does meets everybody; the figure of a peer is the median of its rounds. `raw` is the raw limit: the
+two commands of a lock without a token, hand-encoded, on five servers at once where there are five. That of a
+hand-over is a token that one process pushes to a list and the other one waits to pop."""
 
 from __future__ import annotations
 
@@ -122,12 +122,21 @@ def fleet_cycle(redis_url: str, fleet: str) -> None:
 def handover(redis_url: str, fleet: str) -> None:
     found = passing([*TOKENS, *SINGLE[1:], *FLEET[1:]], redis_url, fleet)
     gaps = {peer: statistics.median(one) * 1e3 for peer, one in found.items()}
-    best = min((peer for peer in gaps if peer not in TOKENS and not peer.startswith("fencepost")), key=gaps.__getitem__)
+    best = min(
+        (peer for peer in gaps if peer not in TOKENS and not peer.startswith("fencepost")),
+        key=gaps.__getitem__,
+    )
     table(
         "hand-over between two processes: from calling release to the other's acquire having returned",
         ["", "p50 ms", f"of {best}", "of the raw token", "times"],
         [
-            [peer, f"{gap:.3f}", f"{gap / gaps[best]:.2f}", f"{gap / gaps['raw token']:.2f}", str(len(found[peer]))]
+            [
+                peer,
+                f"{gap:.3f}",
+                f"{gap / gaps[best]:.2f}",
+                f"{gap / gaps['raw token']:.2f}",
+                str(len(found[peer])),
+            ]
             for peer, gap in gaps.items()
         ],
     )
@@ -153,7 +162,11 @@ def gaps_between(pair: list[Worker], redis_url: str) -> list[float]:
         for worker in pair:
             worker.tell(f"contend {turns.name} 1 0.12 {2 * SECONDS} {turns.name}")
         told = [worker.answer()["turns"][0] for worker in pair]
-    had = sorted((acquired, released, asked, who) for who, mine in enumerate(told) for _, asked, acquired, released in mine)
+    had = sorted(
+        (acquired, released, asked, who)
+        for who, mine in enumerate(told)
+        for _, asked, acquired, released in mine
+    )
     return [
         (acquired - released) / 1e9
         for (_, released, _, before), (acquired, _, asked, after) in zip(had, had[1:])
@@ -162,18 +175,35 @@ def gaps_between(pair: list[Worker], redis_url: str) -> list[float]:
 
 
 def crowd(redis_url: str, fleet: str) -> None:
-    peers = ["raw token", "fencepost", "redis-py", "python-redis-lock", "fencepost x5", "redlock-py x5", "pottery x5"]
+    peers = [
+        "raw token",
+        "fencepost",
+        "redis-py",
+        "python-redis-lock",
+        "fencepost x5",
+        "redlock-py x5",
+        "pottery x5",
+    ]
     rates: dict[str, list[float]] = {peer: [] for peer in peers}
     for _ in range(ROUNDS):
         for peer in random.sample(peers, len(peers)):
             rates[peer].append(hand_overs(peer, redis_url, fleet))
     found = {peer: statistics.median(mine) for peer, mine in rates.items()}
-    best = max((peer for peer in found if peer != "raw token" and not peer.startswith("fencepost")), key=found.__getitem__)
+    best = max(
+        (peer for peer in found if peer != "raw token" and not peer.startswith("fencepost")),
+        key=found.__getitem__,
+    )
     table(
         f"{CROWD} processes want one lock all the time: from one holder to another one",
         ["", "hand-overs a second", "ms each", f"time of {best}", "time of the raw token"],
         [
-            [peer, f"{rate:.0f}", f"{1e3 / rate:.3f}", f"{found[best] / rate:.2f}", f"{found['raw token'] / rate:.2f}"]
+            [
+                peer,
+                f"{rate:.0f}",
+                f"{1e3 / rate:.3f}",
+                f"{found[best] / rate:.2f}",
+                f"{found['raw token'] / rate:.2f}",
+            ]
             for peer, rate in found.items()
         ],
     )

@@ -1,4 +1,5 @@
-"""One small adapter a library: `acquire(name)` returns what `release` takes. Defaults are kept, but waiting has no end."""
+"""One small adapter a library: `acquire(name)` returns what `release` takes. Defaults are kept, but waiting
+has no end."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ ASYNC = {"fencepost.aio", "fencepost.aio x5", "redis-py asyncio", "aioredlock x5
 
 
 class Raw:
-    """The two commands of a lock without a token, hand-encoded over one socket: what any client has to pay."""
+    """The two commands of a lock without a token, hand-encoded over one socket: what any client has to
+    pay."""
 
     RELEASE = b"if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
 
@@ -22,7 +24,9 @@ class Raw:
         self._sha = self.ask(b"SCRIPT", b"LOAD", self.RELEASE).split(b"\r\n")[1]
 
     def send(self, *words: bytes) -> None:
-        self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+        self._socket.sendall(
+            b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+        )
 
     def reply(self) -> bytes:
         return self._socket.recv(4096)
@@ -66,7 +70,8 @@ class RawFleet:
 
 
 class Token:
-    """A token passed by a blocking pop, hand-encoded over one socket: what any client has to pay that wakes another."""
+    """A token passed by a blocking pop, hand-encoded over one socket: what any client has to pay that wakes
+    another."""
 
     def __init__(self, url: str) -> None:
         self._raw = Raw(url)
@@ -87,6 +92,7 @@ def dictionaries(fleet: str) -> list[dict[str, Any]]:
 def blocking(peer: str, url: str) -> Callable[[], tuple[Callable[[str], Any], Callable[[Any], Any]]]:
     """Makes what one thread uses; clients are shared, as the libraries' documentation does it."""
     if peer.startswith("raw"):
+
         def make_raw() -> Any:
             raw = {"raw": Raw, "raw x5": RawFleet, "raw token": Token}[peer](url)
             return raw.acquire, raw.release
@@ -107,6 +113,7 @@ def blocking(peer: str, url: str) -> Callable[[], tuple[Callable[[str], Any], Ca
 
         client = redis.Redis.from_url(url)
         if peer == "redis-py":
+
             def take(name: str) -> Any:
                 lock = client.lock(name, timeout=TTL)
                 assert lock.acquire()

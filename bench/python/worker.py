@@ -1,5 +1,5 @@
-"""One peer in a process of its own: says `ready`, obeys a command a line, answers with a line of JSON, as the workers in other
-languages do (crates/fencepost-measure/src/serve.rs).
+"""One peer in a process of its own: says `ready`, obeys a command a line, answers with a line of JSON, as the
+workers in other languages do (crates/fencepost-measure/src/serve.rs).
 
 cycle WORKERS SECONDS · contend NAME CONTENDERS HOLD SECONDS FILE · hold COUNT SECONDS · busy SECONDS
 """
@@ -29,7 +29,9 @@ def summary(times: list[float], seconds: float) -> dict[str, float]:
     ordered = sorted(times)
 
     def percentile(percent: int) -> float:
-        return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)] * 1e6 if ordered else float("nan")
+        return (
+            ordered[min(len(ordered) * percent // 100, len(ordered) - 1)] * 1e6 if ordered else float("nan")
+        )
 
     figures = {"p50_us": percentile(50), "p99_us": percentile(99), "max_us": percentile(100)}
     return {**figures, "per_s": len(ordered) / seconds}
@@ -45,8 +47,8 @@ def tell(answer: dict[str, Any]) -> None:
 
 
 class Manners:
-    """Who has released the lock stays away until another one has had it, if there is a file: each turn leaves a byte there.
-    Otherwise a waiter that polls is seldom faster than who has just released it."""
+    """Who has released the lock stays away until another one has had it, if there is a file: each turn leaves
+    a byte there. Otherwise a waiter that polls is seldom faster than who has just released it."""
 
     def __init__(self, path: str, hold: float) -> None:
         self._path, self._hold = path if path != "-" else None, hold
@@ -60,7 +62,8 @@ class Manners:
         return os.stat(self._path).st_size
 
     def hold(self) -> float:
-        """By chance where waiters may poll: one length would meet the same point of their period each time."""
+        """By chance where waiters may poll: one length would meet the same point of their period each
+        time."""
         return random.uniform(0, self._hold) if self._path else self._hold
 
     def stays_away(self, mine: int) -> bool:
@@ -152,7 +155,14 @@ class Blocking:
         left = len(redis.Redis.from_url(self.url).keys("lock:hold:*"))
         used = process()
         each = (used["rss_kb"] - before) * 1024 / max(1, len(kept))
-        return {"held": len(kept), "lost": len(kept) - left, "bytes_each": each, "core": share, "note": note, **used}
+        return {
+            "held": len(kept),
+            "lost": len(kept) - left,
+            "bytes_each": each,
+            "core": share,
+            "note": note,
+            **used,
+        }
 
     def _keep(self, number: int) -> Any:
         if self.peer == "fencepost":
@@ -171,7 +181,8 @@ class Blocking:
         return lock
 
     def busy(self, seconds: float) -> dict[str, Any]:
-        """Holds a lock of 2 s under eight threads of pure Python, and looks after it from outside, ten times a second."""
+        """Holds a lock of 2 s under eight threads of pure Python, and looks after it from outside, ten times
+        a second."""
         import subprocess
 
         name = f"busy:{os.getpid()}"
@@ -187,9 +198,11 @@ class Blocking:
             assert lock.acquire()
         watch = (
             "import redis, sys, time\n"
-            "client, end, gone, least = redis.Redis.from_url(sys.argv[1]), time.monotonic() + float(sys.argv[3]), 0, 2000\n"
+            "client, end = redis.Redis.from_url(sys.argv[1]), time.monotonic() + float(sys.argv[3])\n"
+            "gone, least = 0, 2000\n"
             "while time.monotonic() < end:\n"
-            "    left = client.pttl('lock:' + sys.argv[2]); gone += left < 0; least = min(least, left); time.sleep(.1)\n"
+            "    left = client.pttl('lock:' + sys.argv[2]); gone += left < 0\n"
+            "    least = min(least, left); time.sleep(.1)\n"
             "print(gone, least)"
         )
         watcher = subprocess.Popen(

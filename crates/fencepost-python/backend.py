@@ -1,8 +1,7 @@
 """Builds the wheel: maturin builds the extension, and the command line goes along as a program of its own.
 
-The command is not a function in the extension: `fencepost run` forks before any thread starts and must not carry an
-interpreter with it.
-"""
+The command is not a function in the extension: `fencepost run` forks before any thread starts and must not
+carry an interpreter with it."""
 
 import json
 import os
@@ -39,12 +38,30 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    raise SystemExit("a source distribution would lack the command line; build a wheel from a checkout: `make wheel`")
+    raise SystemExit(
+        "a source distribution would lack the command line; build a wheel from a checkout: `make wheel`"
+    )
 
 
 def _build_command():
-    build = ["cargo", "build", "--locked", "--package", "fencepost-cli", "--bin", "fencepost", "--profile", PROFILE]
-    messages = subprocess.run([*build, "--message-format=json"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    built = [message["executable"] for message in map(json.loads, messages.splitlines()) if message.get("executable")]
+    build = [
+        "cargo",
+        "build",
+        "--locked",
+        "--package",
+        "fencepost-cli",
+        "--bin",
+        "fencepost",
+        "--profile",
+        PROFILE,
+    ]
+    messages = subprocess.run(
+        [*build, "--message-format=json"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    built = [
+        message["executable"]
+        for message in map(json.loads, messages.splitlines())
+        if message.get("executable")
+    ]
     SCRIPTS.mkdir(parents=True, exist_ok=True)
     shutil.copy(built[-1], SCRIPTS / "fencepost")

@@ -109,7 +109,9 @@ async def test_a_task_is_cancelled_when_its_lock_is_lost(alocks: fencepost.aio.L
     assert await alocks.show(name) is None
 
 
-async def test_a_task_that_was_cancelled_before_still_ends_with_the_loss(alocks: fencepost.aio.Locks, name: str) -> None:
+async def test_a_task_that_was_cancelled_before_still_ends_with_the_loss(
+    alocks: fencepost.aio.Locks, name: str
+) -> None:
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -159,7 +161,9 @@ async def test_on_lost_is_told_in_the_loop(alocks: fencepost.aio.Locks, name: st
         await guard.release()
 
 
-async def test_a_guard_that_is_let_go_is_released_with_a_warning(alocks: fencepost.aio.Locks, name: str) -> None:
+async def test_a_guard_that_is_let_go_is_released_with_a_warning(
+    alocks: fencepost.aio.Locks, name: str
+) -> None:
     with pytest.warns(ResourceWarning, match="without release"):
         guard = await alocks.lock(name).acquire()
         guard.on_lost(print)
@@ -196,7 +200,8 @@ async def test_a_decorated_coroutine_runs_under_its_lock(alocks: fencepost.aio.L
         alocks.guarded("x")(lambda: None)  # type: ignore[type-var]
 
 
-# Cancellation. Each step of a call is cut off once, by letting the loop turn so many times before it is cancelled.
+# Cancellation. Each step of a call is cut off once, by letting the loop turn so many times before it is
+# cancelled.
 
 
 LONG = 60.0
@@ -224,18 +229,22 @@ async def cancelled_after(turns: int, coroutine: Coroutine[Any, Any, Any]) -> bo
 
 
 async def nothing_left(locks: fencepost.aio.Locks, name: str) -> None:
-    """Waits until nobody holds a lock whose name starts like this, less long than one lasts that was left behind."""
+    """Waits until nobody holds a lock whose name starts like this, less long than one lasts that was left
+    behind."""
     async with asyncio.timeout(LONG / 2):
         while await locks.list(name):
             await asyncio.sleep(0.002)
-        # A request that is still on its way comes before this one, or gets the lock when this one gives it back.
+        # A request that is still on its way comes before this one, or gets the lock when this one gives it
+        # back.
         async with locks.lock(name, ttl=LONG):
             pass
         while await locks.list(name):
             await asyncio.sleep(0.002)
 
 
-async def test_cancelling_acquire_at_any_point_leaves_nothing_behind(slocks: fencepost.aio.Locks, name: str) -> None:
+async def test_cancelling_acquire_at_any_point_leaves_nothing_behind(
+    slocks: fencepost.aio.Locks, name: str
+) -> None:
     """Sweeps over the moments of a real acquire, from before it is sent to after its answer has come."""
     cut = done = turns = 0
     while done < 5:
@@ -289,7 +298,9 @@ async def test_cancelling_release_at_any_point_still_releases(slocks: fencepost.
     assert cut >= 3
 
 
-async def test_cancelling_a_block_at_any_point_leaves_nothing_behind(slocks: fencepost.aio.Locks, name: str) -> None:
+async def test_cancelling_a_block_at_any_point_leaves_nothing_behind(
+    slocks: fencepost.aio.Locks, name: str
+) -> None:
     async def block() -> None:
         async with slocks.lock(name, ttl=LONG) as guard:
             await guard.extend()
@@ -309,7 +320,9 @@ async def test_cancelling_a_block_at_any_point_leaves_nothing_behind(slocks: fen
     assert cut > 10
 
 
-async def test_a_coroutine_that_is_thrown_away_leaves_nothing_behind(slocks: fencepost.aio.Locks, name: str) -> None:
+async def test_a_coroutine_that_is_thrown_away_leaves_nothing_behind(
+    slocks: fencepost.aio.Locks, name: str
+) -> None:
     coroutine = slocks.lock(name, ttl=LONG).acquire()
     future = coroutine.send(None)
     assert isinstance(future, asyncio.Future)
@@ -318,7 +331,8 @@ async def test_a_coroutine_that_is_thrown_away_leaves_nothing_behind(slocks: fen
 
 
 async def test_a_result_that_comes_with_the_cancellation_is_given_back(name: str) -> None:
-    """The answer is there and the task is cancelled in the same turn of the loop: asyncio throws the answer away."""
+    """The answer is there and the task is cancelled in the same turn of the loop: asyncio throws the answer
+    away."""
     store = Store()
     locks = store.aio_locks()
     task = asyncio.ensure_future(locks.lock(name).acquire())
@@ -333,7 +347,9 @@ async def test_a_result_that_comes_with_the_cancellation_is_given_back(name: str
             await asyncio.sleep(0.001)
 
 
-def test_a_loop_that_is_closed_early_is_quiet(redis_url: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_loop_that_is_closed_early_is_quiet(
+    redis_url: str, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A call is still under way when its loop is closed; nobody complains, and nothing is left behind."""
     loop = asyncio.new_event_loop()
     blocking = fencepost.connect(redis_url)

@@ -1,4 +1,5 @@
-"""The call shapes of redis-py's Lock and of redlock-py: what their own tests ask of them, and both at work on one key."""
+"""The call shapes of redis-py's Lock and of redlock-py: what their own tests ask of them, and both at work on
+one key."""
 
 from __future__ import annotations
 
@@ -182,7 +183,10 @@ def test_extending_adds_or_replaces(client: redis.Redis, name: str) -> None:
 
 
 def test_a_thread_sees_its_own_lock_only(client: redis.Redis, name: str) -> None:
-    lock, shared = Lock(client, name, timeout=10), Lock(client, name + ":shared", timeout=10, thread_local=False)
+    lock, shared = (
+        Lock(client, name, timeout=10),
+        Lock(client, name + ":shared", timeout=10, thread_local=False),
+    )
     assert lock.acquire() and shared.acquire()
     errors: list[Exception] = []
 
@@ -222,9 +226,13 @@ def test_a_token_without_a_timeout_is_handed_on(redis_url: str, client: redis.Re
     lock.acquire()
     text = (
         "import redis, sys; from fencepost.compat.redis_lock import Lock; "
-        "lock = Lock(redis.Redis.from_url(sys.argv[1]), sys.argv[2]); lock.local.token = sys.argv[3]; lock.release()"
+        "lock = Lock(redis.Redis.from_url(sys.argv[1]), sys.argv[2])\n"
+        "lock.local.token = sys.argv[3]\n"
+        "lock.release()"
     )
-    subprocess.run([sys.executable, "-c", text, redis_url, name, lock.local.token.decode()], check=True, timeout=LIMIT)
+    subprocess.run(
+        [sys.executable, "-c", text, redis_url, name, lock.local.token.decode()], check=True, timeout=LIMIT
+    )
     assert not lock.locked()
     with pytest.raises(LockNotOwnedError):
         lock.release()
@@ -251,7 +259,9 @@ def test_a_lock_without_a_timeout_outlives_what_has_acquired_it(client: redis.Re
 
 @FORKED
 @pytest.mark.parametrize("timeout", [None, 20])
-def test_a_forked_child_leaves_its_parents_lock_alone(client: redis.Redis, name: str, timeout: float | None) -> None:
+def test_a_forked_child_leaves_its_parents_lock_alone(
+    client: redis.Redis, name: str, timeout: float | None
+) -> None:
     with Lock(client, name, timeout=timeout) as lock:
 
         def child() -> str:
@@ -349,7 +359,9 @@ def test_it_excludes_the_lock_of_redis_py_and_the_other_way_round(client: redis.
     ours.release()
     assert theirs.acquire(blocking=False) and not ours.acquire(blocking=False)
     got: list[bool] = []
-    waiting = threading.Thread(target=lambda: got.append(Lock(client, name, timeout=10, thread_local=False).acquire()))
+    waiting = threading.Thread(
+        target=lambda: got.append(Lock(client, name, timeout=10, thread_local=False).acquire())
+    )
     waiting.start()
     theirs.release()
     waiting.join(LIMIT)
@@ -527,7 +539,9 @@ def dictionaries(fleet_url: str) -> list[dict[str, Any]]:
 def dlm(request: pytest.FixtureRequest) -> redlock.Redlock:
     if request.param == "single":
         return redlock.Redlock([request.getfixturevalue("redis_url")], retry_count=2, retry_delay=0.05)
-    return redlock.Redlock(dictionaries(request.getfixturevalue("fleet_url")), retry_count=2, retry_delay=0.05)
+    return redlock.Redlock(
+        dictionaries(request.getfixturevalue("fleet_url")), retry_count=2, retry_delay=0.05
+    )
 
 
 def test_redlock_locks_and_unlocks(dlm: redlock.Redlock, name: str) -> None:

@@ -1,5 +1,5 @@
-"""Every Python block of docs/python.md and the README runs, top to bottom, against real servers; and what the page lists is what
-there is."""
+"""Every Python block of docs/python.md and the README runs, top to bottom, against real servers; and what the
+page lists is what there is."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def page(redis_url: str, postgres_url: str) -> Any:
     }
 
     def go(code: str) -> dict[str, Any]:
-        code = code.replace("redis://127.0.0.1:6379", redis_url).replace("postgres://localhost/shop", postgres_url)
+        code = code.replace("redis://127.0.0.1:6379", redis_url).replace(
+            "postgres://localhost/shop", postgres_url
+        )
         run(code, names)
         return names
 
@@ -74,7 +76,9 @@ def undocumented(module: Any) -> list[str]:
     for name, one in list(offered.items()):
         for base in one.__mro__ if isinstance(one, type) else ():
             if base.__module__.startswith("fencepost"):
-                offered |= {f"{name}.{part}": found for part, found in vars(base).items() if not part.startswith("_")}
+                offered |= {
+                    f"{name}.{part}": found for part, found in vars(base).items() if not part.startswith("_")
+                }
     return [name for name, one in offered.items() if isinstance(one, TOLD) and not one.__doc__]
 
 
@@ -93,7 +97,11 @@ def test_a_snippet_runs(number: int, page: Any) -> None:
 
 
 def test_the_readme_runs(page: Any) -> None:
-    code = "import fencepost.aio\nalocks = await fencepost.aio.connect('redis://127.0.0.1:6379')\norder = 'order 42'\n"
+    code = (
+        "import fencepost.aio\n"
+        "alocks = await fencepost.aio.connect('redis://127.0.0.1:6379')\n"
+        "order = 'order 42'\n"
+    )
     for block in blocks((ROOT / "README.md").read_text()):
         page(code + block)
 
@@ -105,13 +113,18 @@ def listed(head: str) -> set[str]:
 
 
 def test_the_page_lists_every_option() -> None:
-    both = {**inspect.signature(fencepost.Locks.lock).parameters, **inspect.signature(fencepost.aio.Locks.lock).parameters}
+    both = {
+        **inspect.signature(fencepost.Locks.lock).parameters,
+        **inspect.signature(fencepost.aio.Locks.lock).parameters,
+    }
     assert listed("option") == both.keys() - {"self", "name"}
 
 
 def test_the_page_lists_every_exception() -> None:
     offered = {name: getattr(fencepost, name) for name in fencepost.__all__}
-    errors = {name for name, one in offered.items() if isinstance(one, type) and issubclass(one, fencepost.Error)}
+    errors = {
+        name for name, one in offered.items() if isinstance(one, type) and issubclass(one, fencepost.Error)
+    }
     assert listed("exception") == errors - {"Error"}
 
 
@@ -132,7 +145,10 @@ def test_the_fastapi_recipe(page: Any, locks: fencepost.Locks) -> None:
 
     async def use() -> None:
         transport = httpx.ASGITransport(app)
-        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://x") as http,
+        ):
             first = await http.post("/orders/7/ship")
             assert first.status_code == 200 and first.json()["fence"] > 0
             with locks.lock("order:7"):

@@ -78,7 +78,9 @@ async def async_transaction(request: pytest.FixtureRequest, database: str) -> As
         async with await psycopg.AsyncConnection.connect(database) as other:
             yield other
     else:
-        engine = sqlalchemy.ext.asyncio.create_async_engine(database.replace("postgres://", "postgresql+asyncpg://"))
+        engine = sqlalchemy.ext.asyncio.create_async_engine(
+            database.replace("postgres://", "postgresql+asyncpg://")
+        )
         try:
             if request.param == "sqlalchemy":
                 async with engine.connect() as third:
@@ -151,11 +153,16 @@ async def test_postgres_refuses_a_token_outside_a_transaction_in_a_loop(database
 
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("kind", ["connection", "cursor"])
-def test_a_token_goes_together_with_the_first_statement(database: str, name: str, kind: str, once: bool) -> None:
+def test_a_token_goes_together_with_the_first_statement(
+    database: str, name: str, kind: str, once: bool
+) -> None:
     with psycopg.connect(database) as connection:
         target: Any = connection if kind == "connection" else connection.cursor()
         cursor = fence.activate_with(target, name, 42, "SELECT %s::text", ("read",), once=once)
-        assert cursor.fetchone() == ("read",) and connection.info.pipeline_status == psycopg.pq.PipelineStatus.OFF
+        assert (
+            cursor.fetchone() == ("read",)
+            and connection.info.pipeline_status == psycopg.pq.PipelineStatus.OFF
+        )
         with pytest.raises(psycopg.errors.DivisionByZero):
             fence.activate_with(target, name, 43, "SELECT 1 / 0")
     for token in (41, 42) if once else (41,):

@@ -1,4 +1,5 @@
-"""A handle is a key: one that attaches it gets the lock, what a store shows makes none, and nothing that it says is written."""
+"""A handle is a key: one that attaches it gets the lock, what a store shows makes none, and nothing that it
+says is written."""
 
 from __future__ import annotations
 
@@ -61,7 +62,11 @@ def test_a_handle_renews_as_often_as_it_likes(store: fencepost.Locks, name: str)
     shown = store.show(name)
     assert shown is not None and shown.token == token and (shown.expires_in or 0.0) > TTL
     store.release(handle)
-    for use in (lambda: store.release(handle), lambda: store.extend(handle, TTL), lambda: store.attach(handle)):
+    for use in (
+        lambda: store.release(handle),
+        lambda: store.extend(handle, TTL),
+        lambda: store.attach(handle),
+    ):
         with pytest.raises(LockLost):
             use()
 
@@ -98,7 +103,9 @@ def test_what_a_store_shows_makes_no_handle(store: fencepost.Locks, name: str) -
     store.release(handle)
 
 
-def test_a_force_release_takes_the_lock_from_the_holder_that_is_meant(store: fencepost.Locks, name: str) -> None:
+def test_a_force_release_takes_the_lock_from_the_holder_that_is_meant(
+    store: fencepost.Locks, name: str
+) -> None:
     handle, earlier = detached(store, name)
     store.release(handle)
     with store.lock(name, ttl=TTL, wait=LIMIT, ignore_loss=True) as guard:
@@ -127,7 +134,14 @@ def test_what_is_no_token_is_refused(locks: fencepost.Locks, name: str, wrong: A
 def test_an_error_never_has_the_secret(locks: fencepost.Locks, name: str) -> None:
     handle, _ = detached(locks, name)
     secret = handle.split(".")[1]
-    for wrong in (handle[1:].replace(".", "", 1), "x" + handle, handle.encode(), handle + "\n", None, [handle]):
+    for wrong in (
+        handle[1:].replace(".", "", 1),
+        "x" + handle,
+        handle.encode(),
+        handle + "\n",
+        None,
+        [handle],
+    ):
         bad: Any = wrong
         for use in (lambda: locks.release(bad), lambda: locks.attach(bad), lambda: locks.extend(bad, TTL)):
             with pytest.raises(fencepost.Error) as error:

@@ -70,7 +70,9 @@ def test_durations_are_seconds_or_timedeltas(locks: fencepost.Locks, name: str) 
     [("ttl", -1), ("ttl", float("nan")), ("ttl", 1e300), ("ttl", "10s"), ("wait", True), ("retry", 3)]
     + [("max_hold", -1), ("note", None), ("note", 5), ("note", "\ud800")],
 )
-def test_bad_options_are_refused_when_given(locks: fencepost.Locks, name: str, option: str, value: object) -> None:
+def test_bad_options_are_refused_when_given(
+    locks: fencepost.Locks, name: str, option: str, value: object
+) -> None:
     chosen: Any = {option: value}
     uses: list[Any] = [locks.lock, locks.guarded, lambda name, **chosen: locks.all([name], **chosen)]
     for use in uses:
@@ -199,7 +201,8 @@ def test_a_callback_that_ends_its_thread_ends_no_others(locks: fencepost.Locks, 
 
 
 def test_a_block_may_be_left_by_another_thread(locks: fencepost.Locks, name: str) -> None:
-    """As FastAPI does with a dependency that yields: it is entered in one thread of a pool and left in another."""
+    """As FastAPI does with a dependency that yields: it is entered in one thread of a pool and left in
+    another."""
     lock = locks.lock(name)
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         guard = one.submit(lock.__enter__).result(LIMIT)
@@ -363,7 +366,9 @@ def test_a_decorated_function_runs_under_its_lock(locks: fencepost.Locks, name: 
         async def later() -> None: ...
 
 
-def test_a_decorated_function_that_returns_unfinished_work_is_refused(locks: fencepost.Locks, name: str) -> None:
+def test_a_decorated_function_that_returns_unfinished_work_is_refused(
+    locks: fencepost.Locks, name: str
+) -> None:
     async def work() -> None:
         raise AssertionError("it ran without its lock")
 
@@ -470,4 +475,6 @@ def test_an_error_says_what_each_node_said(servers, name: str) -> None:  # type:
             assert len(unavailable.value.nodes) == 3
             return unavailable.value.nodes
 
-        eventually("every node answers in time", lambda: all("does not vote" in word for word in said().values()))
+        eventually(
+            "every node answers in time", lambda: all("does not vote" in word for word in said().values())
+        )

@@ -44,7 +44,9 @@ BLOCKING = {
 
 
 @pytest.mark.parametrize("call", BLOCKING)
-def test_ctrl_c_works_in_every_blocking_call(redis_url: str, locks: fencepost.Locks, name: str, call: str, servers: Any) -> None:
+def test_ctrl_c_works_in_every_blocking_call(
+    redis_url: str, locks: fencepost.Locks, name: str, call: str, servers: Any
+) -> None:
     hung = servers.ask("redis")
     servers.ask(f"pause {hung}")
     with locks.lock(name, ttl=600):
@@ -193,7 +195,9 @@ def test_a_killed_workers_lock_is_free_after_its_ttl(
 
 
 @pytest.mark.parametrize("kind", ["redis", "fleet", "postgres", "etcd", "zookeeper"])
-def test_the_end_of_the_interpreter_releases_quietly(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_the_end_of_the_interpreter_releases_quietly(
+    kind: str, name: str, request: pytest.FixtureRequest
+) -> None:
     url = request.getfixturevalue(f"{kind}_url")
     process = script(
         """
@@ -311,7 +315,9 @@ _inherited: fencepost.Locks | None = None
 
 @FORKED
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(start: str, redis_url: str, locks: fencepost.Locks, name: str, tmp_path: Any) -> None:
+def test_multiprocessing(
+    start: str, redis_url: str, locks: fencepost.Locks, name: str, tmp_path: Any
+) -> None:
     global _inherited
     _inherited = locks if start == "fork" else None
     context: Any = multiprocessing.get_context(start)
@@ -357,8 +363,8 @@ def test_a_multiprocessing_worker_releases_what_it_still_holds(locks: fencepost.
 
 @FORKED
 def test_a_prefork_server(redis_url: str, locks: fencepost.Locks, name: str) -> None:
-    """As gunicorn does it with an application that is loaded before the fork: the master has connected and holds a lock,
-    workers fork, use what they have inherited, and end by the interpreter's own end."""
+    """As gunicorn does it with an application that is loaded before the fork: the master has connected and
+    holds a lock, workers fork, use what they have inherited, and end by the interpreter's own end."""
     process = script(
         """
         import fencepost, os, sys, signal
@@ -480,7 +486,8 @@ def test_a_subinterpreter_is_refused_clearly() -> None:
 
 
 def test_busy_python_threads_do_not_starve_renewal(redis_url: str, name: str) -> None:
-    """Eight threads of pure Python fight for the interpreter for half a minute; a lease of two seconds stays held."""
+    """Eight threads of pure Python fight for the interpreter for half a minute; a lease of two seconds stays
+    held."""
     process = script(
         """
         import fencepost, sys, threading, time

@@ -93,7 +93,11 @@ def test_the_command_comes_with_the_package(redis_url: str, name: str) -> None:
     run = ["run", name, "--try", "--", "sh", "-c", "echo $FENCEPOST_TOKEN"]
     beside = str(Path(sys.executable).with_name("fencepost"))
     tokens = [
-        int(subprocess.run([*command, *run], env=environment, check=True, capture_output=True, timeout=LIMIT).stdout)
+        int(
+            subprocess.run(
+                [*command, *run], env=environment, check=True, capture_output=True, timeout=LIMIT
+            ).stdout
+        )
         for command in ([sys.executable, "-m", "fencepost"], [beside])
     ]
     assert 0 < tokens[0] < tokens[1]
@@ -104,9 +108,13 @@ def test_the_command_comes_with_the_package(redis_url: str, name: str) -> None:
 def test_the_command_passes_exit_codes_and_signals(redis_url: str, locks: fencepost.Locks, name: str) -> None:
     environment = {**os.environ, "FENCEPOST_STORE": redis_url}
     command = [sys.executable, "-m", "fencepost"]
-    assert subprocess.run([*command, "run", name, "--", "sh", "-c", "exit 7"], env=environment).returncode == 7
+    assert (
+        subprocess.run([*command, "run", name, "--", "sh", "-c", "exit 7"], env=environment).returncode == 7
+    )
     with locks.lock(name):
-        busy = subprocess.run([*command, "run", name, "--try", "--", "true"], env=environment, capture_output=True)
+        busy = subprocess.run(
+            [*command, "run", name, "--try", "--", "true"], env=environment, capture_output=True
+        )
         assert busy.returncode == 75 and f"pid {os.getpid()}".encode() in busy.stderr
     process = subprocess.Popen([*command, "run", name, "--", "cat"], env=environment, stdin=subprocess.PIPE)
     while (shown := locks.show(name)) is None:

@@ -1,7 +1,7 @@
 """Distributed locks that are safe to build on.
 
-Every lock comes with a fencing token that only grows, is renewed while you work, and tells you *at risk* and then
-*lost* before it can be gone:
+Every lock comes with a fencing token that only grows, is renewed while you work, and tells you *at risk* and
+then *lost* before it can be gone:
 
     locks = fencepost.connect("redis://127.0.0.1:6379")
     with locks.lock("order:42", ttl=10, wait=5) as guard:

@@ -57,7 +57,9 @@ class BaseLocks:
     def _reconnection(self) -> native.Call[native.Locks]:
         """The call that connects a forked child."""
         if self._url is None:
-            raise Unsupported("these locks are of the process that this one was forked from; make a store of its own here")
+            raise Unsupported(
+                "these locks are of the process that this one was forked from; make a store of its own here"
+            )
         return native.connect(self._url.text)
 
     def _end(self) -> None:
@@ -114,9 +116,10 @@ class BaseLock(Generic[L]):
 
 
 class Entered:
-    """What was entered and not left yet. A lock that was lost can be in the hands of two at once, and each has to leave with
-    its own guard: a thread, or a task in a loop. Whoever has none leaves for another, as where a framework enters a block in
-    one thread and leaves it in the next. Without a mutex: a child might be forked while it is locked."""
+    """What was entered and not left yet. A lock that was lost can be in the hands of two at once, and each
+    has to leave with its own guard: a thread, or a task in a loop. Whoever has none leaves for another, as
+    where a framework enters a block in one thread and leaves it in the next. Without a mutex: a child might
+    be forked while it is locked."""
 
     def __init__(self, who: Callable[[], object]) -> None:
         self._who = who
@@ -187,7 +190,8 @@ class BaseGuard:
         self._native.let_go()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r} token={self.token} {self.state.kind}>"
+        kind = f"{type(self).__module__}.{type(self).__qualname__}"
+        return f"<{kind} {self.name!r} token={self.token} {self.state.kind}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a guard cannot be pickled; hand on the handle that detach() returns")
@@ -300,7 +304,10 @@ class Template:
         for _, part, _, _ in string.Formatter().parse(text):
             name = (part or "").split(".")[0].split("[")[0]
             if part is not None and name not in known and not open_ended:
-                raise Invalid(f"lock name {text!r} needs an argument `{name}` that {function.__qualname__} does not take")
+                raise Invalid(
+                    f"lock name {text!r} needs an argument `{name}` "
+                    f"that {function.__qualname__} does not take"
+                )
 
     def fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The name for a call with these arguments."""

@@ -1,5 +1,5 @@
-"""How each driver of PostgreSQL is told to run a statement, and what it knows about its transaction. Drivers are told apart by what they have, so
-none of them has to be installed."""
+"""How each driver of PostgreSQL is told to run a statement, and what it knows about its transaction. Drivers
+are told apart by what they have, so none of them has to be installed."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ async def connection_of_async(target: Any) -> Any:
 
 
 def answered(connection: Any) -> Any:
-    """Where psycopg collects statements in a pipeline, one more around ours waits for all answers at its end, so that a refusal does not come
-    later and from somewhere else; and at its beginning, so that it is known whether there is a transaction."""
+    """Where psycopg collects statements in a pipeline, one more around ours waits for all answers at its end,
+    so that a refusal does not come later and from somewhere else; and at its beginning, so that it is known
+    whether there is a transaction."""
     driver = connection.connection if hasattr(connection, "in_atomic_block") else connection
     collects = getattr(getattr(driver, "info", None), "pipeline_status", 0)
     return driver.pipeline() if collects else nullcontext()
@@ -61,7 +62,8 @@ def pipeline_of(target: Any, enters: str) -> Any:
     pipeline = connection.pipeline() if hasattr(connection, "pipeline") else None
     if not hasattr(pipeline, enters):
         raise Unsupported(
-            f"a {_kind(target)} cannot send two statements at once here; call activate (or activate_async), and then run the "
+            f"a {_kind(target)} cannot send two statements at once here; "
+            "call activate (or activate_async), and then run the "
             "statement by itself"
         )
     return pipeline
@@ -71,7 +73,8 @@ def refuse_outside(connection: Any) -> None:
     """Raises `Invalid` where there is no transaction."""
     if not _in_transaction(connection):
         raise Invalid(
-            "there is no transaction here, so the token would keep nobody out; begin one on this connection, activate, and "
+            "there is no transaction here, so the token would keep nobody out; "
+            "begin one on this connection, activate, and "
             "write before it is committed"
         )
 
@@ -82,7 +85,9 @@ def _in_transaction(connection: Any) -> bool:
     if hasattr(connection, "is_in_transaction"):  # asyncpg
         return bool(connection.is_in_transaction())
     if hasattr(connection, "fetchval"):
-        raise Unsupported("a pool runs each statement on any of its connections; take one, and begin a transaction on it")
+        raise Unsupported(
+            "a pool runs each statement on any of its connections; take one, and begin a transaction on it"
+        )
     # Elsewhere a transaction begins by itself, unless that was switched off; then one may have been begun.
     begun = getattr(getattr(connection, "info", None), "transaction_status", 0)
     return not getattr(connection, "autocommit", False) or begun != 0
@@ -102,7 +107,9 @@ def execute(target: Any, sql: str, values: tuple[Any, ...]) -> None:
         sent = target.execute(sql, values or None)
         if inspect.iscoroutine(sent):
             sent.close()
-            raise Unsupported(f"a {_kind(target)} is for asyncio: await the form of this whose name ends in _async")
+            raise Unsupported(
+                f"a {_kind(target)} is for asyncio: await the form of this whose name ends in _async"
+            )
     elif hasattr(target, "cursor"):
         with target.cursor() as cursor:
             cursor.execute(sql, values or None)
@@ -132,7 +139,8 @@ async def execute_async(target: Any, sql: str, values: tuple[Any, ...]) -> None:
 def _unknown(target: Any) -> Unsupported:
     return Unsupported(
         f"a {_kind(target)} is no connection that is known here; run "
-        "SELECT fencepost_fence.activate(resource, token) by it yourself, and pass its errors to stale_token()"
+        "SELECT fencepost_fence.activate(resource, token) by it yourself, "
+        "and pass its errors to stale_token()"
     )
 
 

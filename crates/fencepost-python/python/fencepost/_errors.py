@@ -1,4 +1,5 @@
-"""What can go wrong. One class a situation; messages name the lock and the next step and never hold a password.
+"""What can go wrong. One class a situation; messages name the lock and the next step and never hold a
+password.
 
 All attributes are plain values, so every exception survives pickling: a task queue can carry it home.
 """
@@ -33,7 +34,9 @@ class LockTimeout(Error, TimeoutError):
 
     transient = True
 
-    def __init__(self, message: str, *, name: str = "", waited: float = 0.0, holder: Holder | None = None) -> None:
+    def __init__(
+        self, message: str, *, name: str = "", waited: float = 0.0, holder: Holder | None = None
+    ) -> None:
         super().__init__(message)
         self.name = name
         """The lock."""
@@ -46,7 +49,9 @@ class LockTimeout(Error, TimeoutError):
 class LockLost(Error):
     """The lock was held and is not any more."""
 
-    def __init__(self, message: str, *, name: str = "", why: str = "unknown", reason: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, name: str = "", why: str = "unknown", reason: str | None = None
+    ) -> None:
         super().__init__(message)
         self.name = name
         """The lock."""
@@ -81,8 +86,8 @@ class Unavailable(Error, ConnectionError):
 
 
 class Uncertain(Error):
-    """A request was sent and its answer never came. A lock that was to be released ends with its ttl at the latest, and
-    the release is still being tried in the background."""
+    """A request was sent and its answer never came. A lock that was to be released ends with its ttl at the
+    latest, and the release is still being tried in the background."""
 
     transient = True
 
@@ -114,7 +119,8 @@ class BackendError(Error):
 
 
 class StaleToken(Error):
-    """A resource refused a token smaller than the largest it has seen: the lock has passed to somebody else."""
+    """A resource refused a token smaller than the largest it has seen: the lock has passed to somebody
+    else."""
 
     def __init__(self, message: str, *, resource: str = "", presented: int = 0, highest: int = 0) -> None:
         super().__init__(message)

@@ -12,7 +12,18 @@ from typing import Any, TypeVar, overload
 
 from . import _fencepost as native
 from . import _losses
-from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause, chain, listed
+from ._base import (
+    BaseGuard,
+    BaseGuardSet,
+    BaseLock,
+    BaseLocks,
+    BaseLockSet,
+    Entered,
+    Template,
+    cause,
+    chain,
+    listed,
+)
 from ._errors import Error, Invalid, LockLost, Uncertain
 from ._options import Duration, Options, Retry, fencing_token, name_of, optional_seconds, options, seconds
 from ._values import Holder, Loss, Revoked
@@ -26,16 +37,16 @@ R = TypeVar("R")
 def connect(url: str) -> Locks:
     """Connects to the store that `url` names and checks that it is fit for locks.
 
-    `file:` · `redis://host` · `redlock://a,b,c` · `postgres://host/db` · `etcd://a,b,c` · `zookeeper://a,b,c` · `memory:`,
-    as the command line takes them. Share one per process: it is safe for threads, and a forked child that uses it
-    connects anew by itself.
-    """
+    `file:` · `redis://host` · `redlock://a,b,c` · `postgres://host/db` · `etcd://a,b,c` · `zookeeper://a,b,c`
+    · `memory:`, as the command line takes them. Share one per process: it is safe for threads, and a forked
+    child that uses it connects anew by itself."""
     return Locks(native.connect(url).wait(), url)
 
 
 def init(url: str, *, reconfigure: bool = False) -> list[str]:
-    """Declares a new deployment to a store that needs that (Redlock nodes, a PostgreSQL schema), or with `reconfigure` a
-    change of one, and says what was done. For operators: do not call this when a program starts."""
+    """Declares a new deployment to a store that needs that (Redlock nodes, a PostgreSQL schema), or with
+    `reconfigure` a change of one, and says what was done. For operators: do not call this when a program
+    starts."""
     return native.init(url, reconfigure).wait()
 
 
@@ -85,7 +96,8 @@ class Locks(BaseLocks):
         max_hold: Duration | None = None,
         ignore_loss: bool = False,
     ) -> LockSet:
-        """Several locks that are acquired together: in the order of their names, all or none, with a token each."""
+        """Several locks that are acquired together: in the order of their names, all or none, with a token
+        each."""
         chosen = options(ttl, wait, retry, note, renew, renew_every, max_hold)
         return LockSet(self, names, chosen, ignore_loss)
 
@@ -98,8 +110,9 @@ class Locks(BaseLocks):
     ) -> Callable[[Callable[..., R]], Callable[..., R]]: ...
 
     def guarded(self, name: str, *, inject: str | None = None, **chosen: Any) -> Any:
-        """A decorator: each call of the function runs under the lock. The function's arguments fill in the name, as in
-        `"report:{day}"`; other options are those of `lock`. `inject` names a keyword argument that gets the guard."""
+        """A decorator: each call of the function runs under the lock. The function's arguments fill in the
+        name, as in `"report:{day}"`; other options are those of `lock`. `inject` names a keyword argument
+        that gets the guard."""
 
         self.lock(name, **chosen)  # refuses wrong options here already
 
@@ -150,8 +163,8 @@ class Locks(BaseLocks):
     def force_release(
         self, name: str, reason: str, *, now: bool = False, token: int | None = None
     ) -> Revoked | None:
-        """Takes a lock away from its holder, which learns the reason. It is free when the holder lets go or its lease
-        ends; with `now` at once, while the victim may still work. `None` if nobody holds it.
+        """Takes a lock away from its holder, which learns the reason. It is free when the holder lets go or
+        its lease ends; with `now` at once, while the victim may still work. `None` if nobody holds it.
 
         token: only from the holder that has this token, as `show` told it. Whoever has come after it keeps
         the lock, and `Changed` is raised.
@@ -176,15 +189,16 @@ class Locks(BaseLocks):
 
 
 class Lock(BaseLock[Locks]):
-    """A name and options; holds nothing until it is acquired. As a context manager it acquires, and releases at the end
-    of the block; threads may share it."""
+    """A name and options; holds nothing until it is acquired. As a context manager it acquires, and releases
+    at the end of the block; threads may share it."""
 
     def __init__(self, locks: Locks, name: str, chosen: Options, ignore_loss: bool) -> None:
         super().__init__(locks, name, chosen, ignore_loss)
         self._entered = Entered(threading.get_ident)
 
     def acquire(self) -> Guard:
-        """Acquires the lock, waiting as long as `wait` says. Raises `Busy` or `LockTimeout`, both with the holder."""
+        """Acquires the lock, waiting as long as `wait` says. Raises `Busy` or `LockTimeout`, both with the
+        holder."""
         return Guard(self._on(self._locks._native()).acquire().wait(), self._ignore_loss)
 
     def try_acquire(self) -> Guard | None:
@@ -210,17 +224,18 @@ class Lock(BaseLock[Locks]):
 
 
 class Guard(BaseGuard):
-    """A held lock. As a context manager it is released at the end of the block; one that is let go is released in the
-    background."""
+    """A held lock. As a context manager it is released at the end of the block; one that is let go is
+    released in the background."""
 
     def wait_lost(self, timeout: Duration | None = None) -> Loss | None:
-        """Waits until the lock is lost and says why; `None` if the guard is released or the timeout passes first."""
+        """Waits until the lock is lost and says why; `None` if the guard is released or the timeout passes
+        first."""
         limit = optional_seconds("timeout", timeout)
         return cause(self._native.lost(limit).wait())
 
     def on_lost(self, callback: Callable[[Loss], object]) -> None:
-        """Calls `callback` with the cause once if the lock is lost. It runs on a thread of the package's own; let it be
-        short, and raise nothing."""
+        """Calls `callback` with the cause once if the lock is lost. It runs on a thread of the package's own;
+        let it be short, and raise nothing."""
         _losses.tell(self, callback)
 
     def extend(self, ttl: Duration | None = None) -> float | None:
@@ -237,8 +252,8 @@ class Guard(BaseGuard):
             self._native.let_go()
 
     def detach(self) -> str:
-        """Turns the lock into a lease of one ttl that nobody renews and that survives this process; the handle by which
-        `Locks.attach` goes on with it."""
+        """Turns the lock into a lease of one ttl that nobody renews and that survives this process; the
+        handle by which `Locks.attach` goes on with it."""
         self._settled = True
         try:
             return self._native.detach().wait()
@@ -268,11 +283,14 @@ def finished(result: Any) -> Any:
         return result
     if inspect.iscoroutine(result):
         result.close()
-    raise Invalid("the function returned an awaitable, which would run without the lock; use fencepost.aio.connect")
+    raise Invalid(
+        "the function returned an awaitable, which would run without the lock; use fencepost.aio.connect"
+    )
 
 
 def leave(error: BaseException | None, lost: LockLost, ignore: bool) -> None:
-    """Ends a block whose lock was lost. The block's own error, if any, goes on with the loss noted behind it."""
+    """Ends a block whose lock was lost. The block's own error, if any, goes on with the loss noted behind
+    it."""
     if ignore:
         logger.warning("%s", lost)
     elif error is None:
@@ -322,7 +340,8 @@ class GuardSet(BaseGuardSet[Guard]):
     """Several held locks."""
 
     def release(self) -> None:
-        """Gives all of them back, the last one first. Raises the first error; the others are released all the same."""
+        """Gives all of them back, the last one first. Raises the first error; the others are released all the
+        same."""
         errors: list[Error] = []
         for guard in reversed(self._guards):
             try:
@@ -350,4 +369,3 @@ class GuardSet(BaseGuardSet[Guard]):
             self._let_go()
         if first is not None and first is not error:
             raise first
-

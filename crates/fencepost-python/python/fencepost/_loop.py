@@ -1,4 +1,5 @@
-"""Makes calls for event loops. Each loop that makes one gets a bridge: a socket that it reads, and futures that it wakes.
+"""Makes calls for event loops. Each loop that makes one gets a bridge: a socket that it reads, and futures
+that it wakes.
 
 No other thread ever touches a loop, so a loop that was closed is simply not woken any more.
 """

@@ -1,4 +1,5 @@
-"""Tells callbacks of losses, on one thread for all guards of the process. It starts with the first callback."""
+"""Tells callbacks of losses, on one thread for all guards of the process. It starts with the first
+callback."""
 
 from __future__ import annotations
 

@@ -74,11 +74,11 @@ def optional_seconds(what: str, duration: Duration | None) -> float | None:
 
 @dataclass(frozen=True)
 class Retry:
-    """A schedule of tries, for callers that want to poll instead of queueing. Made by `fixed`, `exponential` or `after`.
+    """A schedule of tries, for callers that want to poll instead of queueing. Made by `fixed`, `exponential`
+    or `after`.
 
-    `attempts` is the largest number of tries in all, the first one included. `jitter` shortens each pause at random by
-    up to a half, so that many clients do not try in step.
-    """
+    `attempts` is the largest number of tries in all, the first one included. `jitter` shortens each pause at
+    random by up to a half, so that many clients do not try in step."""
 
     first: float
     """The first pause."""

@@ -1,8 +1,8 @@
 """What has to be done for a process as a whole: when it forks, and when it ends.
 
-A forked child has the objects of its parent but not its threads and not its locks. Guards know that by themselves and do
-nothing; locks connect anew when they are first used. When the interpreter ends, what is still held is given back.
-"""
+A forked child has the objects of its parent but not its threads and not its locks. Guards know that by
+themselves and do nothing; locks connect anew when they are first used. When the interpreter ends, what is
+still held is given back."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class Loss(str, Enum):
 
 
 Kind = Literal["held", "at_risk", "lost", "released"]
-"""`at_risk` is still held, but will be lost when the time left has passed unless a renewal gets through. `lost` is
-final."""
+"""`at_risk` is still held, but will be lost when the time left has passed unless a renewal gets through.
+`lost` is final."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ class Revoked:
     holder: Holder
     """Who held the lock."""
     token: int
-    """A fresh token, larger than the victim's: recording it at the protected resource is what retires the victim's."""
+    """A fresh token, larger than the victim's: recording it at the protected resource is what retires the
+    victim's."""
     freed: bool
     """Whether the lock is free already. If not, it is when the victim lets go or its lease ends."""
 
@@ -167,7 +168,9 @@ def _holder(said: Mapping[str, Any]) -> Holder:
 
 
 def _node(said: Mapping[str, Any]) -> NodeView:
-    return NodeView(said["node"], said["holds"], said["counter"], _seconds(said["expires_in_ms"]), said["trouble"])
+    return NodeView(
+        said["node"], said["holds"], said["counter"], _seconds(said["expires_in_ms"]), said["trouble"]
+    )
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -70,9 +70,8 @@ class Locks(BaseLocks):
     ) -> Lock:
         """A lock by name, with the options of `fencepost.Locks.lock` and one more:
 
-        cancel_on_loss: if the lock is lost, the task inside `async with` is cancelled where it stands, and the block
-        ends with `LockLost`.
-        """
+        cancel_on_loss: if the lock is lost, the task inside `async with` is cancelled where it stands, and
+        the block ends with `LockLost`."""
         chosen = options(ttl, wait, retry, note, renew, renew_every, max_hold)
         return Lock(self, name, chosen, ignore_loss, cancel_on_loss)
 
@@ -89,7 +88,8 @@ class Locks(BaseLocks):
         max_hold: Duration | None = None,
         ignore_loss: bool = False,
     ) -> LockSet:
-        """Several locks that are acquired together: in the order of their names, all or none, with a token each."""
+        """Several locks that are acquired together: in the order of their names, all or none, with a token
+        each."""
         chosen = options(ttl, wait, retry, note, renew, renew_every, max_hold)
         return LockSet(self, names, chosen, ignore_loss)
 
@@ -179,8 +179,8 @@ class Locks(BaseLocks):
 
 
 class Lock(BaseLock[Locks]):
-    """A name and options; holds nothing until it is acquired. As an async context manager it acquires, and releases at the
-    end of the block; tasks may share it."""
+    """A name and options; holds nothing until it is acquired. As an async context manager it acquires, and
+    releases at the end of the block; tasks may share it."""
 
     def __init__(
         self, locks: Locks, name: str, chosen: Options, ignore_loss: bool, cancel_on_loss: bool = False
@@ -193,7 +193,8 @@ class Lock(BaseLock[Locks]):
         return Guard(held, self._ignore_loss, self._cancel_on_loss)
 
     async def acquire(self) -> Guard:
-        """Acquires the lock, waiting as long as `wait` says. Raises `Busy` or `LockTimeout`, both with the holder."""
+        """Acquires the lock, waiting as long as `wait` says. Raises `Busy` or `LockTimeout`, both with the
+        holder."""
         return self._guard(await make(self._on(await self._locks._native()).acquire()))
 
     async def try_acquire(self) -> Guard | None:
@@ -213,7 +214,8 @@ class Lock(BaseLock[Locks]):
 
 
 class Cancellation:
-    """Cancels a task when a lock is lost. Not through the guard, which would be held for as long as it is watched."""
+    """Cancels a task when a lock is lost. Not through the guard, which would be held for as long as it is
+    watched."""
 
     def __init__(self, lost: native.Call[tuple[str, str] | None]) -> None:
         task = asyncio.current_task()
@@ -230,8 +232,8 @@ class Cancellation:
             self._task.cancel()
 
     def end(self, error: BaseException | None) -> bool:
-        """Whether a block ends with `error` because of this. Somebody else may have cancelled the task since; theirs goes
-        on."""
+        """Whether a block ends with `error` because of this. Somebody else may have cancelled the task since;
+        theirs goes on."""
         self._watch.cancel()
         if not self._cancelled:
             return False
@@ -241,8 +243,8 @@ class Cancellation:
 
 
 class Guard(BaseGuard):
-    """A held lock. As an async context manager it is released at the end of the block; one that is let go is released in
-    the background."""
+    """A held lock. As an async context manager it is released at the end of the block; one that is let go is
+    released in the background."""
 
     def __init__(self, held: native.Guard, ignore_loss: bool, cancel_on_loss: bool = False) -> None:
         super().__init__(held, ignore_loss)
@@ -273,8 +275,8 @@ class Guard(BaseGuard):
         return await make(self._native.extend(optional_seconds("ttl", ttl)))
 
     async def release(self) -> None:
-        """Gives the lock back. Raises `LockLost` if it was not ours any more. If this is cancelled, the lock is released
-        all the same."""
+        """Gives the lock back. Raises `LockLost` if it was not ours any more. If this is cancelled, the lock
+        is released all the same."""
         self._settled = True
         try:
             await make(self._native.release())
@@ -283,8 +285,9 @@ class Guard(BaseGuard):
             self._native.let_go()
 
     async def detach(self) -> str:
-        """Turns the lock into a lease of one ttl that nobody renews and that survives this process; the handle by which
-        `Locks.attach` goes on with it. If this is cancelled, the lock is released: nobody has the handle."""
+        """Turns the lock into a lease of one ttl that nobody renews and that survives this process; the
+        handle by which `Locks.attach` goes on with it. If this is cancelled, the lock is released: nobody has
+        the handle."""
         self._settled = True
         try:
             return await make(self._native.detach())
@@ -357,7 +360,8 @@ class GuardSet(BaseGuardSet[Guard]):
     """Several held locks."""
 
     async def release(self) -> None:
-        """Gives all of them back, the last one first. Raises the first error; the others are released all the same."""
+        """Gives all of them back, the last one first. Raises the first error; the others are released all the
+        same."""
         errors: list[Error] = []
         for guard in reversed(self._guards):
             try:

@@ -1,7 +1,8 @@
 """The resource's side of a fencing token: refuses what a stale holder writes.
 
-A token protects only where it is checked, in the same atomic step as the write. **Activate first**: a new holder records its
-token at the resource before it reads, or a stale writer can slip in between its read and its write.
+A token protects only where it is checked, in the same atomic step as the write. **Activate first**: a new
+holder records its token at the resource before it reads, or a stale writer can slip in between its read and
+its write.
 
     with locks.lock("account:7") as guard, connection.transaction():      # psycopg
         fence.activate(connection, "account:7", guard.token)
@@ -9,9 +10,9 @@ token at the resource before it reads, or a stale writer can slip in between its
 
 `activate_with` sends the token and the first statement behind it in one round trip.
 
-PostgreSQL needs `SQL` once, by a migration or by `install`, which refuse a schema of somebody who is not to be trusted.
-`activate` does not look whose it is: install first. Redis needs nothing. `Fenced` is for what lives in this process.
-"""
+PostgreSQL needs `SQL` once, by a migration or by `install`, which refuse a schema of somebody who is not to
+be trusted. `activate` does not look whose it is: install first. Redis needs nothing. `Fenced` is for what
+lives in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from ._drivers import answered, connection_of, connection_of_async, execute, execute_async, pipeline_of, refuse_outside
+from ._drivers import (
+    answered,
+    connection_of,
+    connection_of_async,
+    execute,
+    execute_async,
+    pipeline_of,
+    refuse_outside,
+)
 from ._errors import Invalid, StaleToken
 from ._fencepost import FENCE_LUA as LUA
 from ._fencepost import FENCE_SQL as SQL
@@ -56,9 +65,9 @@ STALE = "FP010"
 
 
 def activate(transaction: Any, resource: str, token: int, *, once: bool = False) -> None:
-    """Records a token in the caller's own transaction, before it reads; raises `StaleToken` if a larger one was seen. All
-    others are kept out until the transaction ends, and a rollback takes the token back. Raises `Invalid` where there is no
-    transaction: then nobody would be kept out.
+    """Records a token in the caller's own transaction, before it reads; raises `StaleToken` if a larger one
+    was seen. All others are kept out until the transaction ends, and a rollback takes the token back. Raises
+    `Invalid` where there is no transaction: then nobody would be kept out.
 
     transaction: a connection or cursor of psycopg or Django, or a Connection or Session of SQLAlchemy.
     once: for an effect that must happen once a token: refuses also one that was seen before.
@@ -70,7 +79,8 @@ def activate(transaction: Any, resource: str, token: int, *, once: bool = False)
 
 
 async def activate_async(transaction: Any, resource: str, token: int, *, once: bool = False) -> None:
-    """As `activate`, for a connection of asyncpg, an async one of psycopg, or an AsyncConnection or AsyncSession."""
+    """As `activate`, for a connection of asyncpg, an async one of psycopg, or an AsyncConnection or
+    AsyncSession."""
     connection = await connection_of_async(transaction)
     with translated():
         async with answered(connection):
@@ -81,11 +91,12 @@ async def activate_async(transaction: Any, resource: str, token: int, *, once: b
 def activate_with(
     transaction: Any, resource: str, token: int, query: Any, params: Any = None, *, once: bool = False
 ) -> Any:
-    """`activate` together with the first statement of a transaction, in one round trip: the token is sent first, and if it is refused,
-    the server does not run the statement. Returns the cursor of the statement, as psycopg's `execute(query, params)` does.
+    """`activate` together with the first statement of a transaction, in one round trip: the token is sent
+    first, and if it is refused, the server does not run the statement. Returns the cursor of the statement,
+    as psycopg's `execute(query, params)` does.
 
-    transaction: a connection or cursor of psycopg. Other drivers cannot send two statements at once: there, call `activate`.
-    """
+    transaction: a connection or cursor of psycopg. Other drivers cannot send two statements at once: there,
+    call `activate`."""
     with translated(), pipeline_of(transaction, "__enter__"):
         connection = connection_of(transaction)
         refuse_outside(connection)
@@ -116,12 +127,15 @@ async def install_async(connection: Any) -> None:
 
 
 def stale_token(error: BaseException | None) -> StaleToken | None:
-    """The refusal behind a driver's error, such as one by the trigger on a table; `None` if it is another error."""
+    """The refusal behind a driver's error, such as one by the trigger on a table; `None` if it is another
+    error."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if getattr(error, "sqlstate", None) == STALE or getattr(error, "pgcode", None) == STALE:
-            detail = getattr(error, "detail", None) or getattr(getattr(error, "diag", None), "message_detail", None)
+            detail = getattr(error, "detail", None) or getattr(
+                getattr(error, "diag", None), "message_detail", None
+            )
             if detail:
                 said = json.loads(detail)
                 return StaleToken.of(said["resource"], said["presented"], said["highest"])
@@ -165,8 +179,8 @@ def _refusal(resource: str, token: int, error: Exception) -> StaleToken | None:
 class Redis:
     """Fenced writes through a client of redis-py.
 
-    The guard key must never expire and never be evicted; in a cluster, the command's keys need the tag of the guard key.
-    """
+    The guard key must never expire and never be evicted; in a cluster, the command's keys need the tag of the
+    guard key."""
 
     def __init__(self, client: Any, *, prefix: str = "") -> None:
         self._script = client.register_script(LUA)
@@ -181,7 +195,8 @@ class Redis:
         self._call(resource, token, ">=", ())
 
     def run(self, resource: str, token: int, *command: Any) -> Any:
-        """Runs one command, as in `run("cart:7", guard.token, "SET", "cart:7", data)`, unless the token is stale."""
+        """Runs one command, as in `run("cart:7", guard.token, "SET", "cart:7", data)`, unless the token is
+        stale."""
         return self._call(resource, token, ">=", command)
 
     def run_once(self, resource: str, token: int, *command: Any) -> Any:

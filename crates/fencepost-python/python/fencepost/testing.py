@@ -1,4 +1,5 @@
-"""The double for tests of code that uses locks: a store in memory, on a clock and with faults of the test's choosing.
+"""The double for tests of code that uses locks: a store in memory, on a clock and with faults of the test's
+choosing.
 
     clock = Clock()
     store = Store(clock)
@@ -34,7 +35,8 @@ class Clock:
         self._native = native.Clock()
 
     def advance(self, by: Duration) -> None:
-        """Lets time pass as it does for a running process: every renewal that falls due on the way is made."""
+        """Lets time pass as it does for a running process: every renewal that falls due on the way is
+        made."""
         self._native.advance(seconds("a step", by)).wait()
 
     async def advance_async(self, by: Duration) -> None:

@@ -2,9 +2,8 @@
 
 usage: peer.py redis|redlock|kazoo PORT[,PORT...] NAME TTL_MS
 
-Commands: `try` answers `held` or `busy`; `wait` answers `held` once it has the lock; `release` answers `released`
-or `lost`.
-"""
+Commands: `try` answers `held` or `busy`; `wait` answers `held` once it has the lock; `release` answers
+`released` or `lost`."""
 
 import sys
 

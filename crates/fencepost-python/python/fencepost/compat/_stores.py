@@ -23,7 +23,8 @@ def locks(url: Secret) -> _locks.Locks:
     """The locks of a store, shared by all who ask for it."""
     found = _connected.get(url)
     if found is None or found._closed:
-        # No mutex, which a child that is forked meanwhile would wait for for ever. Of two that connect at a time, one stays.
+        # No mutex, which a child that is forked meanwhile would wait for for ever. Of two that connect at a
+        # time, one stays.
         found = _connected[url] = _locks.connect(url.text)
     return found
 
@@ -39,8 +40,8 @@ async def aio_locks(url: Secret) -> aio.Locks:
 def acquire(
     locks: _locks.Locks, name: str, ttl: float | None, wait: float | None, renew: bool
 ) -> _locks.Guard | None:
-    """Acquires a lock; `None` if somebody else has it until the wait is over. The first try takes the time it takes, as it
-    does in the other packages: `wait` is for those that come after it."""
+    """Acquires a lock; `None` if somebody else has it until the wait is over. The first try takes the time it
+    takes, as it does in the other packages: `wait` is for those that come after it."""
     lock = locks.lock(name, ttl=ttl, renew=renew)
     if wait is None:
         return lock.acquire()
@@ -95,7 +96,8 @@ def client_url(client: Any, asyncio: bool = False) -> Secret:
     settings = getattr(pool, "connection_kwargs", None)
     if settings is None or hasattr(pool, "service_name"):
         raise Unsupported(
-            f"a {type(client).__name__} has no single server; give a plain redis.Redis, or use fencepost.connect "
+            f"a {type(client).__name__} has no single server; "
+            "give a plain redis.Redis, or use fencepost.connect "
             "with a redlock:// URL"
         )
     if inspect.iscoroutinefunction(getattr(client, "execute_command", None)) != asyncio:

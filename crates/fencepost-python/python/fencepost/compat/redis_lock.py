@@ -6,9 +6,11 @@
 or `client.lock(name, lock_class=Lock)`. The same key, so both exclude each other. What is different:
 
 - Waiters queue at the server and are woken; `sleep` is not used.
-- A lock without `timeout` is a lease that is renewed for as long as this process lives, instead of one that never ends.
+- A lock without `timeout` is a lease that is renewed for as long as this process lives, instead of one that
+  never ends.
 - `local.token` is a handle, and no value of the caller's own: whoever has it can extend and release the lock.
-- A forked child does not own what its parent has acquired, unless `local.token` is handed on to a lock of its own.
+- A forked child does not own what its parent has acquired, unless `local.token` is handed on to a lock of its
+  own.
 - `extend` never shortens, and a `timeout` below 50 ms is 50 ms.
 - `fencing_token` is the number to pass with every write.
 """
@@ -34,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 _held: dict[str, Guard] = {}
 _held_aio: dict[str, aio.Guard] = {}
-"""The guards of locks without a timeout, by handle. They are held until they are released, whatever becomes of the object
-and the thread that have acquired them."""
+"""The guards of locks without a timeout, by handle. They are held until they are released, whatever becomes
+of the object and the thread that have acquired them."""
 
 os.register_at_fork(after_in_child=_held.clear)
 os.register_at_fork(after_in_child=_held_aio.clear)
@@ -94,7 +96,8 @@ class _Base:
         """How long to wait for the lock; `None` for ever."""
         if token is not None:
             raise LockError(
-                "every acquisition has an identity of its own; hand on `local.token` instead", lock_name=self.name
+                "every acquisition has an identity of its own; hand on `local.token` instead",
+                lock_name=self.name,
             )
         if not (self.blocking if blocking is None else blocking):
             return 0
@@ -105,7 +108,8 @@ class _Base:
         self.local.token = handle.encode()
 
     def _inherited(self) -> bool:
-        """Whether it was a parent process that has acquired the lock. A handle that was handed on is the caller's own."""
+        """Whether it was a parent process that has acquired the lock. A handle that was handed on is the
+        caller's own."""
         handle, generation = getattr(self.local, "acquired", (None, 0))
         return handle == self._handle and generation != _process.generation
 
@@ -116,7 +120,8 @@ class _Base:
             raise LockError(unlocked, lock_name=self.name)
         if self._inherited():
             raise LockNotOwnedError(
-                "The lock is that of the process that this one was forked from; hand on `local.token` to use it here.",
+                "The lock is that of the process that this one was forked from; "
+                "hand on `local.token` to use it here.",
                 lock_name=self.name,
             )
         return handle

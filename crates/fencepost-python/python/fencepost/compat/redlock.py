@@ -5,10 +5,12 @@
 
 The same keys, so both exclude each other. What is different:
 
-- New servers have to be declared once by `fencepost init` (or vote after their quarantine): that is what keeps a server that
+- New servers have to be declared once by `fencepost init` (or vote after their quarantine): that is what
+  keeps a server that
   was restarted without its data from granting a lock that is held.
 - Waiters are woken: `retry_count` times `retry_delay` is the longest that `lock` waits.
-- A ttl is at most 60 s, since it sets how long a restarted server does not vote; `max_ttl=1h` in the URLs of all servers and all
+- A ttl is at most 60 s, since it sets how long a restarted server does not vote; `max_ttl=1h` in the URLs of
+  all servers and all
   processes changes that.
 - One server out of reach is no error while a majority answers.
 - A ttl below 50 ms keeps others out for 50 ms; `validity` is what was asked for.
