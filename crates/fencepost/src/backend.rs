@@ -284,7 +284,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     async fn check(&self) -> Result<()>;
 
     /// Waits until all that dropped futures have left behind is undone.
-    async fn settle(&self) {}
+    async fn settle(&self);
 
     /// Ends what runs in the background for this store. Held locks stay held.
     async fn close(&self);

@@ -10,8 +10,7 @@ use crate::options::check_ttl;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
-mod batch;
+mod common;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 #[cfg(feature = "file")]
@@ -23,8 +22,6 @@ pub mod postgres;
 pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 mod redlock;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
-mod tls;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backends::tls::TlsFiles;
+use crate::backends::common::tls::TlsFiles;
 use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 

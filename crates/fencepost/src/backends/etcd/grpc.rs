@@ -37,7 +37,7 @@ pub(super) enum Trouble {
 impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Self {
         #[cfg(feature = "tls")]
-        if let Some(why) = crate::backends::tls::distrust(&error) {
+        if let Some(why) = crate::backends::common::tls::distrust(&error) {
             return Self::Distrusted(why.to_string());
         }
         Self::Broken(error.to_string())

@@ -41,7 +41,7 @@ pub(super) struct Endpoint {
     port: u16,
     base: String,
     #[cfg(feature = "tls")]
-    tls: Option<crate::backends::tls::Tls>,
+    tls: Option<crate::backends::common::tls::Tls>,
 }
 
 impl Endpoint {
@@ -50,8 +50,10 @@ impl Endpoint {
         let endpoint = |(host, port): &(String, u16)| {
             let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
             #[cfg(feature = "tls")]
-            let tls =
-                config.tls.as_ref().map(|files| crate::backends::tls::Tls::new(files, host, Some("h2")));
+            let tls = config
+                .tls
+                .as_ref()
+                .map(|files| crate::backends::common::tls::Tls::new(files, host, Some("h2")));
             Ok(Self {
                 host: host.clone(),
                 port: *port,

@@ -10,7 +10,7 @@ use super::leases::{Lease, Use};
 use super::proto::{KeyValue, RangeRequest, Request};
 use super::session::Session;
 use crate::Result;
-use crate::backends::batch::Batches;
+use crate::backends::common::batch::Batches;
 use crate::runtime::clock::Moment;
 
 pub(super) type Renewals = Batches<One>;

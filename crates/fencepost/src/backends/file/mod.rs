@@ -184,6 +184,8 @@ impl Backend for Store {
         Ok(())
     }
 
+    async fn settle(&self) {}
+
     async fn close(&self) {
         self.0.watch.stop();
     }

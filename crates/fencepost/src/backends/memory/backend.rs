@@ -155,6 +155,8 @@ impl Backend for Store {
         Ok(())
     }
 
+    async fn settle(&self) {}
+
     async fn close(&self) {}
 }
 

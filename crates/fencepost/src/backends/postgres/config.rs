@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 
-use crate::backends::tls::TlsFiles;
+use crate::backends::common::tls::TlsFiles;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 

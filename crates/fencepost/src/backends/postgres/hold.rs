@@ -11,7 +11,7 @@ use super::hub::{Hub, milliseconds};
 use super::session::{Bond, Session};
 use super::wire::get;
 use crate::backend::{Hold, Renewal};
-use crate::backends::batch::Batches;
+use crate::backends::common::batch::Batches;
 use crate::runtime::sync::lock;
 use crate::{Error, Loss, Result};
 

@@ -12,7 +12,7 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use crate::backends::tls::{self, TlsFiles};
+use crate::backends::common::tls::{self, TlsFiles};
 use crate::{Error, Result};
 
 /// What every connection of one store needs.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::backends::tls::TlsFiles;
+use crate::backends::common::tls::TlsFiles;
 use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 

@@ -15,7 +15,7 @@ use super::quorum::{Extended, Extension, Kept, MAX_NODES, Nodes, majority};
 use super::trace::{Sent, Trace};
 use super::{milliseconds, revocation};
 use crate::backend::Renewal;
-use crate::backends::batch::Batches;
+use crate::backends::common::batch::Batches;
 use crate::backends::redis::driver::connection::Call;
 use crate::backends::redis::driver::resp::{Part, Ready, Value};
 use crate::runtime::clock::Moment;

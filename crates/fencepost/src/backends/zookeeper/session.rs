@@ -12,7 +12,7 @@ use super::dial::{Dial, Greeting, Reason};
 use super::life::{Answer, End, Life, Pending, Phase, Trouble, run};
 use super::protocol::{Code, Permission, Request, SessionId};
 use super::watches::Watches;
-use crate::backends::batch::Batches;
+use crate::backends::common::batch::Batches;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::keeper::Keeper;

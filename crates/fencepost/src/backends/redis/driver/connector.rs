@@ -6,9 +6,9 @@ use tokio::net::{TcpStream, UnixStream};
 use super::connection::{Connection, Reply, Stream};
 use super::resp::Value;
 use super::server_checks;
-use crate::backends::redis::config::{Address, Config};
 #[cfg(feature = "tls")]
-use crate::backends::tls::{self, Tls};
+use crate::backends::common::tls::{self, Tls};
+use crate::backends::redis::config::{Address, Config};
 use crate::{Error, Result};
 
 /// The codes of error replies that mean something to us.

@@ -11,7 +11,7 @@ use crate::runtime::sync::lock;
 const BATCH: usize = 100;
 
 #[derive(Debug)]
-pub(super) struct Batches<T> {
+pub(in crate::backends) struct Batches<T> {
     keeper: Arc<Keeper>,
     gathered: Mutex<Gathered<T>>,
 }
@@ -24,13 +24,13 @@ struct Gathered<T> {
 }
 
 impl<T: Send + 'static> Batches<T> {
-    pub(super) fn new(keeper: Arc<Keeper>) -> Self {
+    pub(in crate::backends) fn new(keeper: Arc<Keeper>) -> Self {
         Self { keeper, gathered: Mutex::new(Gathered { waiting: Vec::new(), gathering: false }) }
     }
 
     /// Sends a renewal: with whatever else the keeper renews now, or alone if the caller is somebody else. A caller's
     /// runtime may be busy, or gone, before a batch is sent, and everybody's renewals with it.
-    pub(super) fn send(self: &Arc<Self>, one: T, send: impl Fn(Vec<T>) + Send + 'static) {
+    pub(in crate::backends) fn send(self: &Arc<Self>, one: T, send: impl Fn(Vec<T>) + Send + 'static) {
         if runtime::Handle::current().id() != self.keeper.runtime().id() {
             return send(vec![one]);
         }

@@ -1,0 +1,8 @@
+//! What more than one store uses. Nothing here knows a store.
+
+pub(in crate::backends) mod backoff;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redlock", feature = "zookeeper"))]
+pub(in crate::backends) mod batch;
+pub(in crate::backends) mod parameter;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+pub(in crate::backends) mod tls;
