@@ -9,6 +9,7 @@ mod certificates;
 mod clock;
 pub mod etcd;
 mod eventually;
+pub mod file;
 mod folder;
 pub mod history;
 pub mod local;

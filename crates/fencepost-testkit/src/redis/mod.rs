@@ -2,6 +2,7 @@
 
 mod config;
 mod fleet;
+mod local;
 mod resp;
 
 use std::fs;
@@ -13,6 +14,7 @@ use rustix::process::Signal;
 
 pub use config::Config;
 pub use fleet::Fleet;
+pub use local::{LOCAL, LOCAL_REDLOCK};
 pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};

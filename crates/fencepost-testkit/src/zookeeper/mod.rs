@@ -4,6 +4,7 @@
 mod client;
 mod counter;
 mod ensemble;
+mod local;
 mod relay;
 
 use std::fs;
@@ -16,6 +17,7 @@ use rustix::process::Signal;
 
 pub use client::{Client, Mode};
 pub use ensemble::Ensemble;
+pub use local::{LOCAL, LOCAL_ENSEMBLE};
 pub use relay::{Operation, Relay};
 
 use crate::eventually::{LIMIT, within};

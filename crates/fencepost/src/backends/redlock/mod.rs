@@ -46,6 +46,7 @@ use self::keys::Keys;
 use self::quorum::majority;
 use self::renewal::Renewals;
 use super::redis::{self, milliseconds};
+use crate::backends::{Init, StoreKind};
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
 use crate::runtime::clock::Clock;
 use crate::runtime::keeper::Keeper;
@@ -63,6 +64,15 @@ struct Store {
     /// The keeper has been told to connect.
     warm: AtomicBool,
 }
+
+/// The store's row in the registry.
+pub(super) const STORE: StoreKind = StoreKind {
+    default_port: Some(6379),
+    independent_nodes: true,
+    init: Some(|url, what| Box::pin(init(url, what == Init::Change))),
+    default_ttl,
+    ..StoreKind::new("several Redis (Redlock)", &["redlock://a,b,c"], |url| Box::pin(connect(url)))
+};
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let clock = Clock::system();
