@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::conformance::Stage;
 use crate::history::{Cause, Excuse};
 use crate::process::state;
 use crate::{etcd, file, postgres, redis, zookeeper};
@@ -24,6 +25,8 @@ pub struct Store {
     /// Why two clients may believe that they hold a lock after a blow, where the store's promises say so, for
     /// this ttl. The last argument: the server led the others, and another one does now.
     pub excuse: fn(Blow, Duration, bool) -> Option<(Cause, &'static str)>,
+    /// Starts it to be held to its promises.
+    pub stage: fn() -> Stage,
 }
 
 /// All of them.

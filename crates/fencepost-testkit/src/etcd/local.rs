@@ -12,6 +12,7 @@ pub static LOCAL: Store = Store {
     start: |_| Box::new(Cluster::start(1)),
     blows: &[Blow::Kill, Blow::Pause],
     excuse: |_, _, _| None,
+    stage: super::stage::stage,
 };
 
 /// Three of them.
@@ -27,6 +28,7 @@ pub static LOCAL_CLUSTER: Store = Store {
              (etcd releases before November 2023)",
         ))
     },
+    stage: super::stage::stage,
 };
 
 fn missing() -> Option<&'static str> {

@@ -3,6 +3,7 @@
 
 mod local;
 mod member;
+mod stage;
 
 use std::io::Write as _;
 use std::ops::{Index, IndexMut};

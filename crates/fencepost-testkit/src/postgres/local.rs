@@ -23,6 +23,7 @@ pub static LOCAL: Store = Store {
              late",
         ))
     },
+    stage: super::stage::stage,
 };
 
 #[derive(Debug)]

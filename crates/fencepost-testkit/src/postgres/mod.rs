@@ -7,6 +7,7 @@
 mod bouncer;
 mod config;
 mod local;
+mod stage;
 mod standby;
 
 use std::fs;

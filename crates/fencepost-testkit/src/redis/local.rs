@@ -19,6 +19,7 @@ pub static LOCAL: Store = Store {
              renewal",
         ))
     },
+    stage: super::stage::stage,
 };
 
 /// Five of them for Redlock.
@@ -35,6 +36,7 @@ pub static LOCAL_REDLOCK: Store = Store {
     },
     blows: &[Blow::Kill, Blow::Pause, Blow::Empty],
     excuse: |_, _, _| None,
+    stage: super::stage::redlock_stage,
 };
 
 fn missing() -> Option<&'static str> {

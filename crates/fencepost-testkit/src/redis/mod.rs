@@ -4,6 +4,7 @@ mod config;
 mod fleet;
 mod local;
 mod resp;
+mod stage;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

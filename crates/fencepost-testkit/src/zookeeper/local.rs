@@ -13,6 +13,7 @@ pub static LOCAL: Store = Store {
     start: |_| Box::new(Server::start()),
     blows: &[Blow::Kill, Blow::Pause],
     excuse: |_, _, _| None,
+    stage: super::stage::stage,
 };
 
 /// Three of them.
@@ -28,6 +29,7 @@ pub static LOCAL_ENSEMBLE: Store = Store {
              believing for half a ttl and half a tick too long at most",
         ))
     },
+    stage: super::stage::stage,
 };
 
 fn missing() -> Option<&'static str> {

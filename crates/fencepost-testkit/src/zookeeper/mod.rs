@@ -6,6 +6,7 @@ mod counter;
 mod ensemble;
 mod local;
 mod relay;
+mod stage;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
