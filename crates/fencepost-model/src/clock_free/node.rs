@@ -18,7 +18,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) const NEW: Self = Self { counter: 0, key: NOBODY, strays: 0 };
 
-    /// `turn.lua`, to take the lock: the counter, or nothing if the key is somebody else's.
+    /// `ops.lua`, to take the lock: the counter, or nothing if the key is somebody else's.
     pub(crate) fn acquire(&mut self, who: Key, proposal: u8) -> Option<u8> {
         if self.key == NOBODY {
             self.key = who;

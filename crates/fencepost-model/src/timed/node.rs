@@ -30,7 +30,7 @@ impl Record {
 }
 
 impl Node {
-    /// `turn.lua`, to take the lock for an attempt that started at `start`.
+    /// `ops.lua`, to take the lock for an attempt that started at `start`.
     pub(super) fn acquire(&mut self, call: Call<'_>, start: u8) -> Reply {
         if call.now < self.ready || call.now > call.rules.acquire_limit(start) {
             return Reply::Silent;
@@ -94,14 +94,14 @@ impl Node {
         Some(if counts { Kept::Yes } else { Kept::Silent })
     }
 
-    /// `turn.lua`, to undo that.
+    /// `ops.lua`, to undo that.
     pub(super) fn put_back(&mut self, owner: u8, from: u8) {
         if self.live.owner == Some(owner) {
             self.live.owner = Some(from);
         }
     }
 
-    /// `turn.lua`, to give it back.
+    /// `ops.lua`, to give it back.
     pub(super) fn release(&mut self, owner: u8) {
         if self.live.owner == Some(owner) {
             self.live.free();

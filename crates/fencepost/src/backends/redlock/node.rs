@@ -29,13 +29,13 @@ pub(super) enum Script {
 }
 
 const SCRIPTS: [&str; 4] = [
-    include_str!("turn.lua"),
-    concat!(include_str!("prelude.lua"), include_str!("hold.lua")),
-    concat!(include_str!("prelude.lua"), include_str!("attach.lua")),
-    concat!(include_str!("prelude.lua"), include_str!("revoke.lua")),
+    include_str!("scripts/ops.lua"),
+    concat!(include_str!("scripts/prelude.lua"), include_str!("scripts/hold.lua")),
+    concat!(include_str!("scripts/prelude.lua"), include_str!("scripts/attach.lua")),
+    concat!(include_str!("scripts/prelude.lua"), include_str!("scripts/revoke.lua")),
 ];
 
-const GREET: &str = include_str!("greet.lua");
+const GREET: &str = include_str!("scripts/greet.lua");
 
 /// Steps that one call makes.
 const MOST_STEPS: usize = 64;
