@@ -1,5 +1,6 @@
-//! One Redis node with Fencepost's scripts: what they do to the keys and what they answer, given the node's clock.
-//! This is the specification of `backends/redlock/scripts/*.lua`, held against a real server by `tests/differential.rs`.
+//! One Redis node with Fencepost's scripts: what they do to the keys and what they answer, given the node's
+//! clock. This is the specification of `backends/redlock/scripts/*.lua`, held against a real server by
+//! `tests/differential.rs`.
 
 mod greet;
 mod store;
@@ -35,7 +36,8 @@ impl Keys {
     }
 }
 
-/// What a request that may raise the counter says. Times are microseconds of the node's clock, the ttl milliseconds.
+/// What a request that may raise the counter says. Times are microseconds of the node's clock, the ttl
+/// milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask<'a> {
     /// The value of the caller.

@@ -65,7 +65,8 @@ impl Node {
         Confirmation::Yes(token)
     }
 
-    /// `hold.lua` with `extend` and, where the key is gone, `mend`: a client may do both at once here, and count it.
+    /// `hold.lua` with `extend` and, where the key is gone, `mend`: a client may do both at once here, and
+    /// count it.
     pub(super) fn extend(&mut self, call: Call<'_>, token: u8, limit: u8) -> Kept {
         if call.now < self.ready || call.now > limit {
             return Kept::Silent;
@@ -108,8 +109,8 @@ impl Node {
         }
     }
 
-    /// Everything since the last snapshot is gone. `greet.lua` keeps the node from voting for a while, counted from when somebody notices: at
-    /// once is the soonest.
+    /// Everything since the last snapshot is gone. `greet.lua` keeps the node from voting for a while,
+    /// counted from when somebody notices: at once is the soonest.
     pub(super) fn restart(&mut self, now: u8, rules: &Rules) {
         self.live = self.saved;
         self.ready = now + rules.quarantine;

@@ -18,7 +18,8 @@ macro_rules! script {
     };
 }
 
-/// Hands a script the clock that comes as the last argument; all else is the server's. Says at the end what is there.
+/// Hands a script the clock that comes as the last argument; all else is the server's. Says at the end what
+/// is there.
 const AROUND: [&str; 2] = [
     "local clock = tonumber(table.remove(ARGV))
 local server = redis

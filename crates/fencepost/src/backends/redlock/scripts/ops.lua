@@ -5,7 +5,7 @@
 -- ARGV  for each step one of
 --         ttl ms, value, proposal us, not after us          takes the lock if it is free
 --         `line`, the same four, entry                      the same, or joins the queue
---         `free`, value                                     gives it back and wakes the first reachable waiter
+--         `free`, value                                     gives it back, wakes the first reachable waiter
 --         `leave`, value, entry, `wake` or `quiet`          leaves the queue, gives it back, wakes or not
 --         `back`, value, value before                       undoes what `attach.lua` did
 --       at the end, if any step takes a lock: what the node key must be, and how far a proposal may be from
