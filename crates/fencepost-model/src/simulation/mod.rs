@@ -1,5 +1,5 @@
 //! A seeded simulation of Redlock: nodes, clients, connections, clocks and faults in virtual time, around the
-//! client's own `quorum.rs` and `contest.rs`. One thread, no wall clock: a seed repeats exactly.
+//! client's own `quorum.rs` and `retry.rs`. One thread, no wall clock: a seed repeats exactly.
 //!
 //! **Simulated.** Three or five nodes as `node.rs` has them, each with a clock of its own that can be skewed,
 //! drift and step; 20 clients that wait, hold, extend, release, crash, stand still, give up and

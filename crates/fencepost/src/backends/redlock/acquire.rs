@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::acquire_request::{AcquireRequest, Kind};
 use super::attempt::{Decision, Failure, QuorumAttempt};
-use super::hold::{Held, HeldLock, valid_until};
+use super::hold::{Held, HeldLock, InFlight, valid_until};
 use super::keys;
 use super::nodes::{Availability, Nodes, RuntimeSlot};
 use super::quorum::{NodeSet, majority};
@@ -209,12 +209,10 @@ impl<'a> Acquire<'a> {
         };
         let Current { attempt, identity, pushes } = current;
         let over_at = attempt.give_up_at.plus(nodes.config.key_life(ttl));
-        let lock = HeldLock::new(
-            (self.keys.clone(), attempt.request.value.clone()),
-            (identity.owner(), token),
-            attempt.sessions(),
-            [valid_until(attempt.sent, ttl), attempt.give_up_at, over_at],
-        );
+        let until = valid_until(attempt.sent, ttl);
+        let in_flight = InFlight::new(attempt.sessions(), until, attempt.give_up_at, over_at);
+        let (keys, value) = (self.keys.clone(), attempt.request.value.clone());
+        let lock = HeldLock::new(keys, value, identity.owner(), token, in_flight);
         let hold = Held {
             nodes: nodes.clone(),
             lock,

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{Held, HeldLock, valid_until};
+use super::hold::{Held, HeldLock, InFlight, valid_until};
 use super::keys;
 use super::nodes::Nodes;
 use super::quarantine::Standing;
@@ -216,12 +216,9 @@ pub(super) async fn renew(nodes: &Arc<Nodes>, handle: &Handle, term: Duration) -
             Ok(found) => found,
             Err(why) => return Ok(Renewal::Lost(why)),
         };
-        let lock = HeldLock::new(
-            (found.keys.clone(), found.value.clone()),
-            (handle.owner(), handle.token()),
-            Vec::new(),
-            [found.valid_until; 3],
-        );
+        let (keys, value) = (found.keys.clone(), found.value.clone());
+        let in_flight = InFlight::none(found.valid_until);
+        let lock = HeldLock::new(keys, value, handle.owner(), handle.token(), in_flight);
         let renewal = renewal::renew(nodes, lock.clone(), term).await;
         // Whoever has the handle may give the lock back from now on, or take it over.
         let repaired = {
@@ -302,11 +299,10 @@ async fn take_over(
         "" => entries::holder(handle.name(), &found.value, -1).note.unwrap_or_default(),
         note => note.to_owned(),
     };
-    let sent = nodes.clock.now();
-    let until = valid_until(sent, request.ttl);
+    let until = valid_until(nodes.clock.now(), request.ttl);
     let give_up_at = nodes.deadline().min(until);
     let value = entries::entry(owner, &slot.channel, &note).into();
-    let lock = HeldLock::new((found.keys.clone(), value), (owner, token), Vec::new(), [until, sent, sent]);
+    let lock = HeldLock::new(found.keys.clone(), value, owner, token, InFlight::none(until));
     let (from, ttl) = (found.value.clone(), request.ttl);
     let change = renewal::take_over(nodes, &slot, lock.clone(), from.clone(), ttl, give_up_at);
     let mut moved = Moved { nodes, handle, change: &change, from: Some(from) };

@@ -51,6 +51,24 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
+    /// Of a request over `sessions`, on which nodes act until `settled_at`, and which they have forgotten by
+    /// `over_at`.
+    pub(super) fn new(
+        sessions: Vec<Arc<Session>>,
+        valid_until: Moment,
+        settled_at: Moment,
+        over_at: Moment,
+    ) -> Self {
+        let sessions = sessions.into_iter().map(|session| (session, settled_at)).collect();
+        Self { sessions, valid_until, settled_at, over_at, closed: false, repaired: false }
+    }
+
+    /// Nothing was sent yet.
+    pub(super) fn none(valid_until: Moment) -> Self {
+        let never = Moment::at(Duration::ZERO);
+        Self::new(Vec::new(), valid_until, never, never)
+    }
+
     /// Notes that a request is being sent at `now`, on which a node acts until `settled_at`, and which it has
     /// forgotten by `over_at`.
     pub(super) fn add(&mut self, session: &Arc<Session>, now: Moment, settled_at: Moment, over_at: Moment) {
@@ -72,16 +90,13 @@ impl InFlight {
 }
 
 impl HeldLock {
-    /// For a lock that was asked for over `sessions` until `settled_at`, and that nodes keep until `over_at`.
     pub(super) fn new(
-        (keys, value): (Arc<KeySet>, Arc<str>),
-        (owner, token): (Owner, FencingToken),
-        sessions: Vec<Arc<Session>>,
-        [valid_until, settled_at, over_at]: [Moment; 3],
+        keys: Arc<KeySet>,
+        value: Arc<str>,
+        owner: Owner,
+        token: FencingToken,
+        in_flight: InFlight,
     ) -> Arc<Self> {
-        let sessions = sessions.into_iter().map(|session| (session, settled_at)).collect();
-        let in_flight =
-            InFlight { sessions, valid_until, settled_at, over_at, closed: false, repaired: false };
         Arc::new(Self { keys, value, owner, token, in_flight: Mutex::new(in_flight) })
     }
 
@@ -150,16 +165,10 @@ pub(super) mod tests {
     use crate::backends::redlock::session::tests::mute;
     use crate::url::StoreUrl;
 
-    /// A lock that nobody was asked for yet.
-    pub(in super::super) fn lock_until(until: Moment, settled_at: Moment, over_at: Moment) -> Arc<HeldLock> {
-        let keys = keys::of("", &Name::new("a").unwrap());
-        let token = FencingToken::new(1).unwrap();
-        HeldLock::new(
-            (keys, "value".into()),
-            (Owner::fresh(), token),
-            Vec::new(),
-            [until, settled_at, over_at],
-        )
+    /// A lock that no node was asked for yet.
+    pub(in super::super) fn lock_until(until: Moment) -> Arc<HeldLock> {
+        let (keys, token) = (keys::of("", &Name::new("a").unwrap()), FencingToken::new(1).unwrap());
+        HeldLock::new(keys, "value".into(), Owner::fresh(), token, InFlight::none(until))
     }
 
     #[tokio::test]
@@ -167,7 +176,7 @@ pub(super) mod tests {
         let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
         let node = Arc::new(Node::new(0, config.nodes[0].clone()).unwrap());
         let at = |seconds| Moment::at(Duration::from_secs(seconds));
-        let held = lock_until(at(10), at(1), at(20));
+        let held = lock_until(at(10));
         let mut sent = held.in_flight();
         for second in 0..100 {
             let (session, _theirs) = mute(&node);

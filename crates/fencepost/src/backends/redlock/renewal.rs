@@ -52,8 +52,8 @@ pub(super) fn take_over(
     deadline: Moment,
 ) -> Arc<LeaseChange> {
     let change = LeaseChange::new(nodes, held, term);
-    let times = [nodes.clock.now(), deadline];
-    let request = LeaseRequest::new((nodes, slot), Verb::Move { from }, times, vec![change.clone()]);
+    let (sent, changes) = (nodes.clock.now(), vec![change.clone()]);
+    let request = LeaseRequest::new(nodes, slot, Verb::Move { from }, sent, deadline, changes);
     nodes.ask(slot, &request, NodeSet::all(nodes.len()));
     change
 }
@@ -205,13 +205,15 @@ impl LeaseRequest {
         let ends = changes.iter().map(|change| change.held.in_flight().valid_until);
         let sent = nodes.clock.now();
         let deadline = ends.min().unwrap_or(sent);
-        Self::new((nodes, slot), Verb::Extend, [sent, deadline], changes)
+        Self::new(nodes, slot, Verb::Extend, sent, deadline, changes)
     }
 
     fn new(
-        (nodes, slot): (&Arc<Nodes>, &Arc<RuntimeSlot>),
+        nodes: &Arc<Nodes>,
+        slot: &Arc<RuntimeSlot>,
         verb: Verb,
-        [sent, deadline]: [Moment; 2],
+        sent: Moment,
+        deadline: Moment,
         changes: Vec<Arc<LeaseChange>>,
     ) -> Arc<Self> {
         let (mut keys, mut arguments) = (Ready::default(), Ready::default());
@@ -257,7 +259,7 @@ impl LeaseRequest {
 
     /// Another request for some of the locks.
     fn with(&self, verb: Verb, deadline: Moment, changes: Vec<Arc<LeaseChange>>) -> Arc<Self> {
-        Self::new((&self.nodes, &self.slot), verb, [self.sent, deadline], changes)
+        Self::new(&self.nodes, &self.slot, verb, self.sent, deadline, changes)
     }
 }
 
@@ -350,7 +352,7 @@ mod tests {
     }
 
     fn change(nodes: &Nodes, until: Moment) -> Arc<LeaseChange> {
-        LeaseChange::new(nodes, lock_until(until, until, until), Duration::from_secs(30))
+        LeaseChange::new(nodes, lock_until(until), Duration::from_secs(30))
     }
 
     #[test]
