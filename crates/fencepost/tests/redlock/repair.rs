@@ -1,4 +1,5 @@
-//! A held lock whose keys are lost on some nodes: renewal makes them anew, but never takes from others what is theirs.
+//! A held lock whose keys are lost on some nodes: renewal makes them anew, but never takes from others what
+//! is theirs.
 
 use fencepost::{Error, Loss};
 

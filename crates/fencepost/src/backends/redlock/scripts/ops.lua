@@ -1,14 +1,15 @@
--- Takes locks and gives them back: any number of steps, one after the other, each as if it had come alone. No functions: they
--- cost more than the step.
--- KEYS  for each step two: lock and fence to take it, lock and queue to give it back; `line` has the queue as a third
---       at the end the node, if any step takes a lock
+-- Takes locks and gives them back: any number of steps, one after the other, each as if it had come alone.
+-- No functions: they cost more than the step.
+-- KEYS  for each step two: lock and fence to take it, lock and queue to give it back. `line` has the queue as
+--       a third. At the end the node, if any step takes a lock
 -- ARGV  for each step one of
---         ttl ms, value, proposal us, not after us             takes the lock if it is free
---         `line`, ttl ms, value, proposal us, not after us, entry   the same, or stands in line
---         `free`, value                                         gives it back and wakes the first waiter that can be reached
---         `leave`, value, entry, `wake` or `quiet`              leaves the line, gives it back, and wakes a waiter or nobody
---         `back`, value, value before                           undoes what `attach.lua` did
---       at the end, if any step takes a lock: what the node key must be, how far a proposal may be from this node's clock, us
+--         ttl ms, value, proposal us, not after us          takes the lock if it is free
+--         `line`, the same four, entry                      the same, or joins the queue
+--         `free`, value                                     gives it back, wakes the first reachable waiter
+--         `leave`, value, entry, `wake` or `quiet`          leaves the queue, gives it back, wakes or not
+--         `back`, value, value before                       undoes what `attach.lua` did
+--       at the end, if any step takes a lock: what the node key must be, and how far a proposal may be from
+--       this node's clock, us
 -- Reply: that of the step, or a list of them if there are several. To take a lock:
 --          the counter, if the key is the caller's
 --          {'HELD', value of the holder, its ttl ms, the counter, the clock} if it is somebody else's
@@ -37,7 +38,7 @@ while true do
       word = word + 2
     end
     local holder = call('GET', lock)
-    -- A revoked lock has `!` in front and the reason behind; giving it back is the acknowledgement.
+    -- A revoked lock has `!` in front and the reason after it. Giving it back acknowledges that.
     if holder == value
       or type(holder) == 'string' and string.sub(holder, 1, #value + 2) == '!' .. value .. '\n' then
       reply = call('DEL', lock)
@@ -70,10 +71,10 @@ while true do
     else
       reply = call('SET', lock, value, 'NX', 'PX', ttl)
       if reply and reply.ok then
-        -- The counter after a grant: one more than ever before. Where that is behind the proposal by more than a fifth of
-        -- the bound it leaps there: that keeps nodes in step, and a node that has lost its counter above what it once
-        -- confirmed. The proposal comes from the caller's clock, and can move the counter by no more than the bound away
-        -- from this node's.
+        -- The counter after a grant: one more than ever before. It leaps to the proposal if it is behind that
+        -- by more than a fifth of the bound. So nodes stay in step, and a node that has lost its counter is
+        -- above what it once confirmed. The proposal comes from the caller's clock; it moves the counter at
+        -- most the bound away from this node's clock.
         reply = call('INCR', beside)
         local near = tonumber(ARGV[word + 2])
         if near > now + bound then near = now + bound elseif near < now - bound then near = now - bound end

@@ -8,9 +8,10 @@
 --        2 if the counter has passed the token: the key is not from the grant that the caller knows of
 --        the value of the holder if it is somebody else's
 --
--- Only `mend` makes a lock anew. It is sent when a majority has just extended the lock, with a limit no later than the end
--- of the caller's validity: so that a lock which was given back or revoked does not come back. A key on a node that does not vote counts for nothing: a server that came back with old data may hold one that
--- was released or revoked since.
+-- Only `mend` makes a lock anew. Clients send it when a majority has just extended the lock, with a limit no
+-- later than the end of the validity. So a lock that was given back or revoked does not come back. A key on a
+-- node that does not vote counts for nothing: a server that came back with old data may hold a key that was
+-- released or revoked since.
 local confirm, mend = ARGV[3] == 'confirm', ARGV[3] == 'mend'
 local reply = {now}
 for i = 1, (#KEYS - 1) / 2 do

@@ -1,5 +1,5 @@
--- Moves a lock from one value to another, for whoever takes over a detached lock under an identity of its own. Never
--- makes it anew and never shortens it.
+-- Moves a lock from one value to another, for a client that takes over a detached lock under an identity of
+-- its own. Never makes the lock anew and never shortens it.
 -- KEYS  1 node   2 lock   3 fence
 -- ARGV  1 what the node key must be   2 not after, us   3 value that it has   4 value that it gets   5 ttl ms
 -- Reply: the counter if the lock has the new value; or the value found instead (empty if none) in a list
