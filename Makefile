@@ -21,7 +21,7 @@ export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint test test-python wheel python ordinary soak mutants model sim bench bench-peers compare bench-python man completions install clean
+.PHONY: help deps build lint api tables test test-python wheel python ordinary soak mutants model sim bench bench-peers compare bench-python man completions install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,9 +61,23 @@ lint: python ## Check format, lints, types and documentation; warnings are error
 	  $(CARGO) clippy -p fencepost --lib --no-default-features --features "$$features" --locked -- -D warnings \
 	    || exit 1; \
 	done
+	@rm -rf $(TARGET)/doc/fencepost
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --lib --no-deps --all-features --locked
+	@scripts/api $(TARGET)/doc/fencepost | diff crates/fencepost/api.txt - \
+	  || { echo "the public API has changed: look at the difference, then run \`make api\`"; exit 1; }
+	@scripts/check-source
+	@scripts/check-docs
+	@scripts/check-dependencies
 	$(INSTALLED)/bin/python -m mypy --cache-dir $(TARGET)/mypy
 	cd $(INSTALLED) && bin/python -m mypy.stubtest fencepost._fencepost
+
+api: ## Write the public API to crates/fencepost/api.txt, which `lint` compares with the code
+	@rm -rf $(TARGET)/doc/fencepost
+	$(CARGO) doc -p fencepost --lib --no-deps --all-features --locked
+	@scripts/api $(TARGET)/doc/fencepost > crates/fencepost/api.txt
+
+tables: ## Write what documents repeat of the code: the parameters of store URLs
+	WRITE_TABLES=1 $(CARGO) test --quiet --locked -p fencepost --all-features --test documents
 
 test: deps lint ## Check everything; leaves no process and no file behind
 	@bash -o pipefail -c 'sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked 2>&1 \

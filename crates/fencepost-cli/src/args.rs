@@ -427,11 +427,6 @@ pub(crate) enum Generate {
         /// Into which directory
         dir: PathBuf,
     },
-    /// Print the table of the parameters that a store's URLs take, for its page
-    Parameters {
-        /// A URL of the store
-        url: String,
-    },
     /// Print the names that `torture --local` takes
     #[cfg(feature = "torture")]
     LocalStores,

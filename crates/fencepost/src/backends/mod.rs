@@ -16,6 +16,8 @@ mod common;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct StoreKind {
+    /// Its name, which its page and its feature have, too.
+    pub name: &'static str,
     /// Its name in prose.
     pub title: &'static str,
     /// What its URLs look like, the plainest first.
@@ -57,11 +59,13 @@ impl StoreKind {
 
     /// A store that has one server or none, no parameters, and nothing to declare.
     const fn new(
+        name: &'static str,
         title: &'static str,
         urls: &'static [&'static str],
         connect: fn(StoreUrl) -> Task<Arc<dyn Backend>>,
     ) -> Self {
         Self {
+            name,
             title,
             urls,
             default_port: None,

@@ -64,7 +64,7 @@ struct Store {
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
     default_port: Some(2379),
-    ..StoreKind::new("etcd", &["etcd://a,b,c", "etcds://a,b,c"], |url| Box::pin(connect(url)))
+    ..StoreKind::new("etcd", "etcd", &["etcd://a,b,c", "etcds://a,b,c"], |url| Box::pin(connect(url)))
 };
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {

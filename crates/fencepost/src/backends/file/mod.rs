@@ -91,7 +91,7 @@ struct Shared {
 
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind =
-    StoreKind::new("files on this machine", &["file:", "file:///dir"], |url| Box::pin(connect(url)));
+    StoreKind::new("file", "files on this machine", &["file:", "file:///dir"], |url| Box::pin(connect(url)));
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let shared = open(url)?;

@@ -347,7 +347,7 @@ fn unavailable(what: &str) -> Error {
 /// `memory:` is a new store each time; `memory:WORD` is the same one for the same word, in this process.
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind =
-    StoreKind::new("this process, for tests", &["memory:"], |url| Box::pin(connect(url)));
+    StoreKind::new("memory", "this process, for tests", &["memory:"], |url| Box::pin(connect(url)));
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     static NAMED: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());

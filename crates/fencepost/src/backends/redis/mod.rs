@@ -48,7 +48,7 @@ struct Store {
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
     default_port: Some(6379),
-    ..StoreKind::new("one Redis", &["redis://host", "rediss://host", "redis+unix:///path"], |url| {
+    ..StoreKind::new("redis", "one Redis", &["redis://host", "rediss://host", "redis+unix:///path"], |url| {
         Box::pin(connect(url))
     })
 };

@@ -67,7 +67,7 @@ pub(super) const STORE: StoreKind = StoreKind {
     parameters: config::PARAMETERS,
     init: Some(|url, what| Box::pin(init(url, what == Init::Change))),
     default_ttl,
-    ..StoreKind::new("several Redis (Redlock)", &["redlock://a,b,c"], |url| Box::pin(connect(url)))
+    ..StoreKind::new("redlock", "several Redis (Redlock)", &["redlock://a,b,c"], |url| Box::pin(connect(url)))
 };
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {

@@ -44,7 +44,7 @@ pub(super) const STORE: StoreKind = StoreKind {
     default_port: Some(2181),
     // Twice the tick, which is 2 s.
     shortest_ttl: Duration::from_secs(4),
-    ..StoreKind::new("ZooKeeper", &["zookeeper://a,b,c/chroot"], |url| Box::pin(connect(url)))
+    ..StoreKind::new("zookeeper", "ZooKeeper", &["zookeeper://a,b,c/chroot"], |url| Box::pin(connect(url)))
 };
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
