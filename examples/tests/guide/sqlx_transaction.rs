@@ -8,7 +8,7 @@ use sqlx::PgPool;
 
 use crate::Result;
 
-/// Adds to an account. The lock goes around the transaction: released before COMMIT, it would protect nothing.
+/// Adds to an account. The lock goes around the transaction: released before COMMIT it protects nothing.
 async fn deposit(pool: &PgPool, locks: &Locks, account: i32, amount: i64) -> Result<()> {
     let name = format!("account:{account}");
     let guard = locks.lock(&name).wait(Duration::from_secs(5)).acquire().await?;
