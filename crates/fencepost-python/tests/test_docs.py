@@ -1,5 +1,5 @@
-"""Every Python block of docs/python.md and the README runs, top to bottom, against real servers; and what the
-page lists is what there is."""
+"""Every Python block of docs/guide/python.md and the README runs, top to bottom, against real servers; and
+what the page lists is what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import fencepost
 import fencepost.aio
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "python.md").read_text()
+PAGE = (ROOT / "docs/guide/python.md").read_text()
 
 
 def blocks(text: str) -> list[str]:
@@ -29,7 +29,7 @@ BLOCKS = blocks(PAGE)
 
 
 def run(code: str, names: dict[str, Any]) -> None:
-    compiled = compile(code, "docs/python.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compiled = compile(code, "docs/guide/python.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(compiled, names)
     if inspect.iscoroutine(result):
         asyncio.run(result)

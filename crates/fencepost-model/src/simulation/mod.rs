@@ -9,8 +9,8 @@
 //!
 //! **Checked.** Tokens are unique and in order; no two guards are valid at a time; who extends has had the
 //! lock all the time; nobody waits beyond a deadline; nothing is left; where nothing goes wrong everybody
-//! gets the lock. Each as far as it is promised: a seed draws which assumptions it breaks (SAFETY.md, A1 to
-//! A4).
+//! gets the lock. Each as far as it is promised: a seed draws which assumptions it breaks
+//! (docs/proofs/redlock.md, A1 to A4).
 
 mod acquire;
 mod client;

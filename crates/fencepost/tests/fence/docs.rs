@@ -1,10 +1,10 @@
-//! What `docs/fence.md` tells people of other languages to copy does what it says.
+//! What `docs/guide/fencing.md` tells people of other languages to copy does what it says.
 
 use fencepost_testkit::redis::Reply;
 
 use crate::stage::{Database, fresh, redis};
 
-const PAGE: &str = include_str!("../../../../docs/fence.md");
+const PAGE: &str = include_str!("../../../../docs/guide/fencing.md");
 
 /// The blocks of one language, in order.
 fn blocks(language: &str) -> Vec<&'static str> {

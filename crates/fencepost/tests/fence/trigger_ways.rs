@@ -1,4 +1,5 @@
-//! Ways past the trigger that are shut, those that `docs/fence.md` lists as open, and rows that it must not damage.
+//! Ways past the trigger that are shut, those that `docs/guide/fencing.md` lists as open, and rows that it
+//! must not damage.
 
 use fencepost::fence::{StaleToken, postgres::stale_token};
 
@@ -23,7 +24,7 @@ fn a_merge_whose_transaction_presents_its_token_is_held_back() {
     assert_eq!(row(&database), "0|60", "its token is stored where the action does not say it");
 }
 
-/// `docs/fence.md` lists it.
+/// `docs/guide/fencing.md` lists it.
 #[test]
 fn a_merge_without_a_token_for_all_its_actions_is_not_held_back() {
     let database = protected();

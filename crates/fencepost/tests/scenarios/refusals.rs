@@ -135,9 +135,9 @@ async fn s31_another_deployment_on_the_same_nodes_is_refused() {
     guard.extend().await.unwrap();
 }
 
-/// What docs/redlock.md says that a user needs.
+/// What docs/stores/redlock.md says that a user needs.
 fn rights() -> Vec<&'static str> {
-    let docs = include_str!("../../../../docs/redlock.md");
+    let docs = include_str!("../../../../docs/stores/redlock.md");
     let rights = docs.split('`').find(|text| text.starts_with("+@scripting")).unwrap();
     rights.split(' ').collect()
 }

@@ -1,4 +1,4 @@
-//! The SQL in `docs/promises.md` does what the page says.
+//! The SQL in `docs/guide/choosing.md` does what the page says.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write as _;
@@ -8,7 +8,8 @@ use fencepost_testkit::postgres::Server;
 
 /// The SQL of the page, block by block.
 fn sql() -> String {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/promises.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/choosing.md")).unwrap();
     let blocks = page.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     blocks.collect()
 }
