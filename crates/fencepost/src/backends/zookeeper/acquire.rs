@@ -1,5 +1,5 @@
-//! One attempt to acquire: a node in the queue of a name, from before its first byte is sent until it is a hold. Dropped
-//! before that, it is taken out of the queue in the background.
+//! One attempt to acquire: a node in the queue of a name, from before its first byte is sent until it is a
+//! hold. Dropped before that, it is taken out of the queue in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +120,8 @@ impl Acquire {
         Err(acquire.session.config.unavailable("the folder of the lock vanished again and again; try again"))
     }
 
-    /// Creates our node and reads the children of its folder, in one round trip; `None` if there is no folder.
+    /// Creates our node and reads the children of its folder, in one round trip; `None` if there is no
+    /// folder.
     async fn create_node(&mut self, note: &str) -> Result<Option<Vec<String>>> {
         let (session, config) = (self.session.clone(), self.session.config.clone());
         let path = keys::new_node(&self.folder, self.owner);
@@ -152,18 +153,14 @@ impl Acquire {
         Ok(Some(session.answer(&mut children, deadline).await?))
     }
 
-    fn path_of(&self, contender: &Contender) -> String {
-        format!("{}/{}", self.folder, contender.node)
-    }
-
     /// Watches a contender; `None` if it is gone.
     async fn watch(&self, contender: &Contender) -> Result<Option<NodeWatch>> {
-        Ok(self.session.watch(&self.path_of(contender)).await?.map(|(_, _, watch)| watch))
+        Ok(self.session.watch(&contender.path(&self.folder)).await?.map(|(_, _, watch)| watch))
     }
 
     /// What a contender's node says; `None` if it is gone.
     async fn holder(&self, contender: &Contender) -> Result<Option<Holder>> {
-        let found = if_exists(self.session.insist(&requests::read(&self.path_of(contender))).await)?;
+        let found = if_exists(self.session.insist(&requests::read(&contender.path(&self.folder))).await)?;
         Ok(found.map(|(data, stat)| record::decode(&self.name, contender, &data, &stat)))
     }
 
@@ -176,12 +173,10 @@ impl Acquire {
         if session.id.number != stat.ephemeral_owner {
             return Err(config.backend(format!("node `{path}` is of another session")));
         }
-        let token = record::token(&stat).ok_or_else(|| {
-            config.backend(format!("transaction {:#x} is too large for a token", stat.czxid))
-        })?;
+        let token = config.token(stat.czxid)?;
         self.node = None;
         let (sent, term) = (session.confirmed(), Some(session.timeout));
-        let hold = Arc::new(Held::new(session, path, request.signal.clone(), sent));
+        let hold = Held::start(session, path, request.signal.clone(), sent);
         Ok(Grant { identity: request.identity, token, sent, term, pushed: waited, hold })
     }
 }
@@ -204,8 +199,8 @@ impl Drop for Acquire {
     }
 }
 
-/// Removes a node of ours in the background, however often it takes while the session lasts. The first request is sent at
-/// once, so that a next attempt of this client finds the queue without it.
+/// Removes a node of ours in the background, however often it takes while the session lasts. The first
+/// request is sent at once, so that a next attempt of this client finds the queue without it.
 pub(super) fn remove(session: &Arc<OpenSession>, path: String) {
     let delete = requests::delete(&path);
     let mut sent = session.send(&delete);
@@ -236,7 +231,7 @@ async fn remove_lost(session: &Arc<OpenSession>, folder: &str, owner: Owner) {
         if let Ok(children) = session.insist(&requests::children(folder)).await
             && let Some(ours) = keys::queue(&children).iter().find(|one| one.owner() == Some(owner))
         {
-            return remove(session, format!("{folder}/{}", ours.node));
+            return remove(session, ours.path(folder));
         }
         backoff.sleep().await;
     }

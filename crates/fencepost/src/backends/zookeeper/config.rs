@@ -6,7 +6,7 @@ use super::driver::{CallError, Cause, ErrorCode};
 use super::keys;
 use crate::backends::common::parameter::Parameter;
 use crate::url::{Host, Password, StoreUrl};
-use crate::{Error, Result};
+use crate::{Error, FencingToken, Result};
 
 const DEFAULT_PORT: u16 = 2181;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -72,7 +72,8 @@ impl Config {
             Some("open") if login.is_some() => false,
             Some(_) => {
                 return Err(Error::invalid(
-                    "the parameter `acl` is `open`, for a URL with a login whose nodes may be in folders of others",
+                    "the parameter `acl` is `open`, for a URL with a login whose nodes may be in \
+                     folders of others",
                 ));
             }
         };
@@ -82,6 +83,12 @@ impl Config {
 
     pub(super) fn login(&self) -> Option<&str> {
         self.login.as_ref().map(Password::reveal)
+    }
+
+    /// The token of a transaction.
+    pub(super) fn token(&self, zxid: i64) -> Result<FencingToken> {
+        let token = u64::try_from(zxid).ok().and_then(FencingToken::new);
+        token.ok_or_else(|| self.backend(format!("transaction {zxid:#x} is too large for a token")))
     }
 
     pub(super) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
@@ -98,8 +105,8 @@ impl From<CallError> for Error {
         let store = &config.label;
         match cause {
             Cause::Refused(ErrorCode::NO_AUTH | ErrorCode::AUTH_FAILED) => Self::config(format!(
-                "{store} does not let us use the node `{path}`; give the login it was made with in the URL, as in \
-                 `zookeeper://user:password@host`, or change the node's ACL"
+                "{store} does not let us use the node `{path}`; give the login it was made with in the URL, \
+                 as in `zookeeper://user:password@host`, or change the node's ACL"
             )),
             Cause::Refused(ErrorCode::UNIMPLEMENTED) => {
                 Self::config(format!("{store} is too old; Fencepost needs ZooKeeper 3.5 or newer"))
@@ -119,7 +126,8 @@ fn check_path(path: &str) -> Result<()> {
     let wrong = |part: &str| part == "." || part == ".." || part.contains(|c: char| c.is_control());
     if path.len() > 512 || path.split('/').any(wrong) {
         return Err(Error::invalid(
-            "a chroot or prefix has at most 512 bytes, no control characters, and no part that is `.` or `..`",
+            "a chroot or prefix has at most 512 bytes, no control characters, and no part that is `.` or \
+             `..`",
         ));
     }
     Ok(())

@@ -7,7 +7,8 @@ use crate::{Error, Name, Result};
 /// What allows to delete children of a node: the permission to, or that to change permissions.
 const DELETE: i32 = 8 | 16;
 
-/// Makes the folder of a name and those above it. The server collects them when they have been empty for a while.
+/// Makes the folder of a name and those above it. The server collects them when they have been empty for a
+/// while.
 pub(super) async fn create(session: &Session, folder: &str) -> Result<()> {
     let private = session.config.login.is_some();
     let ends = folder.match_indices('/').skip(1).map(|(end, _)| end).chain([folder.len()]);
@@ -22,8 +23,8 @@ pub(super) async fn create(session: &Session, folder: &str) -> Result<()> {
     }
 }
 
-/// Refuses a folder out of which others than us may delete our node: a login promises that nobody does. Must come after
-/// the node was created in it, so that nobody can put another folder in its place.
+/// Refuses a folder out of which others than us may delete our node: a login promises that nobody does. Must
+/// come after the node was created in it, so that nobody can put another folder in its place.
 pub(super) async fn check(
     session: &Session,
     name: &Name,
@@ -53,9 +54,9 @@ pub(super) async fn check(
     };
     let folder = printable(folder);
     Err(Error::config(format!(
-        "the login does not protect lock `{}`: {} lets `{}` delete what is in the node `{folder}`; make it yours (in \
-         zkCli.sh `addauth digest user:password` and `setAcl {folder} auth::cdrwa`), use another `prefix`, or accept it \
-         with the parameter `acl=open`",
+        "the login does not protect lock `{}`: {} lets `{}` delete what is in the node `{folder}`; make it \
+         yours (in zkCli.sh `addauth digest user:password` and `setAcl {folder} auth::cdrwa`), use another \
+         `prefix`, or accept it with the parameter `acl=open`",
         printable(name.as_str()),
         session.config.label,
         printable(&who),
@@ -65,8 +66,8 @@ pub(super) async fn check(
 /// Why nobody can stand in the queue of this folder.
 pub(super) fn used_up(session: &Session, name: &Name, folder: &str) -> Error {
     Error::config(format!(
-        "the node `{folder}` of {} has had nearly 2^31 children, which is as far as ZooKeeper counts; let all who use lock \
-         `{name}` release it, delete the node, and acquire the lock again",
+        "the node `{folder}` of {} has had nearly 2^31 children, which is as far as ZooKeeper counts; let all \
+         who use lock `{name}` release it, delete the node, and acquire the lock again",
         session.config.label,
     ))
 }

@@ -1,12 +1,13 @@
-//! Where locks are: `CHROOT/PREFIX/NAME/_c_OWNER-lock-SEQUENCE`, as Curator's `InterProcessMutex` names its nodes.
-//! kazoo's `…__lock__SEQUENCE` nodes stand in the same queue.
+//! Where locks are: `CHROOT/PREFIX/NAME/_c_OWNER-lock-SEQUENCE`, as Curator's `InterProcessMutex` names its
+//! nodes. kazoo's `…__lock__SEQUENCE` nodes stand in the same queue.
 
 use crate::{Name, Owner, text};
 
 /// What stands between the identity of a contender and its number.
 const MARKS: [&str; 2] = ["-lock-", "__lock__"];
 
-/// From this number on a folder serves nobody. The server's counter does not wrap: it stays at 2^31 - 1, with a stray
+/// From this number on a folder serves nobody. The server's counter does not wrap: it stays at 2^31 - 1, with
+/// a stray
 /// -2^31 in between, and nobody can tell any more who came first. Requests under way must not get that far.
 const LAST: i32 = i32::MAX - (1 << 20);
 
@@ -39,7 +40,7 @@ pub(super) fn new_node(folder: &str, owner: Owner) -> String {
 /// A node that contends for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contender {
-    pub(super) node: String,
+    node: String,
     sequence: i32,
 }
 
@@ -54,6 +55,10 @@ impl Contender {
             return None;
         }
         Some(Self { node: node.to_owned(), sequence: digits.parse().ok()? })
+    }
+
+    pub(super) fn path(&self, folder: &str) -> String {
+        format!("{folder}/{}", self.node)
     }
 
     /// Whose it is; `None` for clients of other make.
@@ -131,7 +136,10 @@ mod tests {
         }
 
         #[test]
-        fn no_child_makes_it_panic(node in ".{0,40}", numbers in proptest::collection::vec(any::<i32>(), 0..40)) {
+        fn no_child_makes_it_panic(
+            node in ".{0,40}",
+            numbers in proptest::collection::vec(any::<i32>(), 0..40),
+        ) {
             let _ = Contender::parse(&node).map(|contender| contender.owner());
             let nodes: Vec<_> = numbers.iter().map(|number| format!("x-lock-{number:010}")).collect();
             prop_assert!(queue(&nodes).len() <= nodes.len());

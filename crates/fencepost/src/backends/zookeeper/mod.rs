@@ -1,8 +1,9 @@
 //! Locks on a ZooKeeper ensemble.
 //!
-//! A lock is a queue of ephemeral nodes under one folder, in the layout of Curator's `InterProcessMutex`. The first node
-//! has the lock, and each other one watches the node ahead. The token is the transaction that created the node. A node
-//! ends with its session, so a lock's ttl is the timeout of its session, and each ttl has a session of its own.
+//! A lock is a queue of ephemeral nodes under one folder, in the layout of Curator's `InterProcessMutex`. The
+//! first node has the lock, and each other one watches the node ahead. The token is the transaction that
+//! created the node. A node ends with its session, so a lock's ttl is the timeout of its session, and each
+//! ttl has a session of its own.
 
 mod acquire;
 mod config;
@@ -40,8 +41,8 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
 fn no_detached() -> Error {
     Error::unsupported(
         "a detached lock",
-        "a ZooKeeper lock ends with the session of its process; keep the process and its guard (`fencepost run`), or \
-         use another store",
+        "a ZooKeeper lock ends with the session of its process; keep the process and its guard (`fencepost run`), \
+         or use another store",
     )
 }
 

@@ -4,7 +4,7 @@ use super::driver::{Cause, ErrorCode, Session, Stat, if_exists, requests};
 use super::keys::{self, Contender};
 use super::record;
 use crate::backend::{ForceRelease, Revoked};
-use crate::{Error, FencingToken, Holder, Listing, Name, Result};
+use crate::{Error, Holder, Listing, Name, Result};
 
 /// How many requests are sent before the first answer is waited for.
 const PAGE: usize = 500;
@@ -41,7 +41,7 @@ async fn list_page(session: &Session, names: &[Name], listing: &mut Listing) -> 
         match if_exists(children) {
             Ok(children) => {
                 let first = keys::queue(&children.unwrap_or_default()).into_iter().next();
-                firsts.extend(first.map(|first| (name, format!("{folder}/{}", first.node), first)));
+                firsts.extend(first.map(|first| (name, first.path(folder), first)));
             }
             Err(error) => note_unreadable(listing, error.into())?,
         }
@@ -78,7 +78,7 @@ fn note_unreadable(listing: &mut Listing, error: Error) -> Result<()> {
 pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder>> {
     let Some(Front { mut holder, waiters, .. }) = front(session, name).await? else { return Ok(None) };
     let folder = keys::folder(&session.config.base, name);
-    let read = |waiter: &Contender| requests::read(&format!("{folder}/{}", waiter.node));
+    let read = |waiter: &Contender| requests::read(&waiter.path(&folder));
     let requests: Vec<_> = waiters.iter().map(read).collect();
     for (found, waiter) in session.call_all(&requests).await?.into_iter().zip(&waiters) {
         let found = if_exists(found)?;
@@ -87,8 +87,8 @@ pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder
     Ok(Some(holder))
 }
 
-/// Takes a lock back: marks its node, or deletes it. It is for whoever holds the lock when it first looks, if that is the
-/// one that is meant, and for nobody who comes after.
+/// Takes a lock back: marks its node, or deletes it. It is for whoever holds the lock when it first looks, if
+/// that is the one that is meant, and for nobody who comes after.
 pub(super) async fn force_release(
     session: &Session,
     name: &Name,
@@ -114,7 +114,10 @@ pub(super) async fn force_release(
             false => requests::write(&path, &record::revoke(&data, &how.reason), stat.version),
         };
         let Err(error) = session.call(&request, session.patience()).await else {
-            return Ok(Some(Revoked::new(holder, next_token(session, &stat)?, how.now)));
+            // It retires the victim's token and nobody else's: the next in the queue may have entered it
+            // right after.
+            let token = session.config.token(stat.czxid.saturating_add(1))?;
+            return Ok(Some(Revoked::new(holder, token, how.now)));
         };
         match error.cause {
             Cause::Refused(ErrorCode::NO_NODE | ErrorCode::BAD_VERSION) => {}
@@ -129,21 +132,12 @@ pub(super) async fn force_release(
     Err(session.config.unavailable(format!("lock `{name}` changed all the time; try again")))
 }
 
-/// A token that retires the victim's and nobody else's: the next in the queue may have entered it right after the victim,
-/// and its token is the number of that transaction.
-fn next_token(session: &Session, stat: &Stat) -> Result<FencingToken> {
-    let next = stat.czxid.checked_add(1).and_then(|next| u64::try_from(next).ok());
-    next.and_then(FencingToken::new).ok_or_else(|| {
-        session.config.backend(format!("transaction {:#x} is too large for a token", stat.czxid))
-    })
-}
-
 async fn front(session: &Session, name: &Name) -> Result<Option<Front>> {
     let folder = keys::folder(&session.config.base, name);
     loop {
         let mut queue = keys::queue(&children(session, &folder).await?).into_iter();
         let Some(first) = queue.next() else { return Ok(None) };
-        let path = format!("{folder}/{}", first.node);
+        let path = first.path(&folder);
         let found = session.call(&requests::read(&path), session.patience()).await;
         if let Some((data, stat)) = if_exists(found)? {
             let holder = record::decode(name, &first, &data, &stat);

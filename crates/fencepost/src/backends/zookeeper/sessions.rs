@@ -1,5 +1,5 @@
-//! The sessions of one store: one for each ttl, because a lock ends with its session, and a session with its timeout.
-//! Most programs use one ttl.
+//! The sessions of one store: one for each ttl, because a lock ends with its session, and a session with its
+//! timeout. Most programs use one ttl.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,8 @@ impl Sessions {
         }
     }
 
-    /// A session for locks of this ttl. Opening it takes at most `patience`, and ends at once if no server listens.
+    /// A session for locks of this ttl. Opening it takes at most `patience`, and ends at once if no server
+    /// listens.
     pub(super) async fn of(&self, ttl: Duration, patience: Duration) -> Result<Arc<OpenSession>> {
         let session = self.open(ttl, patience).await?;
         let granted = session.timeout;

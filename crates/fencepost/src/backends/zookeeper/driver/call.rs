@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::super::config::Config;
-use super::connection::Connection;
+use super::connection::Answer;
 use super::jute::Reader;
-use super::protocol::{ErrorCode, Reply};
+use super::protocol::ErrorCode;
 use super::requests::{self, Decode, Request, Stat};
 use super::session::Session;
 use super::session_driver::{SessionEnd, Status};
@@ -40,6 +40,13 @@ pub(crate) enum Cause {
     ConnectionLost(Arc<str>),
 }
 
+impl CallError {
+    /// The request may have been carried out.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self.cause, Cause::Unanswered(_) | Cause::ConnectionLost(_))
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -64,7 +71,7 @@ pub(crate) fn if_exists<T>(result: Result<T, CallError>) -> Result<Option<T>, Ca
 pub(crate) struct Pending<T> {
     path: String,
     /// Where the answer comes, or why nothing was sent.
-    reply: Result<(Arc<Connection>, oneshot::Receiver<Reply>), Arc<str>>,
+    answer: Result<oneshot::Receiver<Answer>, Arc<str>>,
     sent: Moment,
     by_leader: bool,
     decode: Decode<T>,
@@ -83,12 +90,8 @@ impl Session {
     /// Waits for a connection, at most until the deadline.
     pub(crate) async fn connected(&self, deadline: Moment) -> Result<(), CallError> {
         let mut status = self.status.subscribe();
-        let usable = status.wait_for(|status| match status {
-            Status::Connected(connection) => !connection.has_ended(),
-            Status::Connecting(_) => false,
-            Status::Ended(_) => true,
-        });
-        if self.clock.within(Some(deadline), usable).await.is_some() && self.end().is_none() {
+        let settled = status.wait_for(|status| !matches!(status, Status::Connecting(_)));
+        if self.clock.within(Some(deadline), settled).await.is_some() && self.end().is_none() {
             return Ok(());
         }
         Err(self.error(Cause::NotSent(self.status.borrow().why_silent()), "/"))
@@ -97,14 +100,12 @@ impl Session {
     /// Sends a request if there is a connection. Never waits.
     pub(crate) fn send<T>(&self, request: &Request<T>) -> Pending<T> {
         let sent = self.clock.now();
-        let reply = match &*self.status.borrow() {
-            Status::Connected(connection) => {
-                connection.send(request).map(|reply| (connection.clone(), reply))
-            }
+        let answer = match &*self.status.borrow() {
+            Status::Connected(connection) => connection.send(request),
             status => Err(status.why_silent()),
         };
         let (by_leader, decode) = (request.by_leader, request.decode);
-        Pending { path: request.path.clone(), reply, sent, by_leader, decode }
+        Pending { path: request.path.clone(), answer, sent, by_leader, decode }
     }
 
     /// Waits for an answer. May be called again if none came in time.
@@ -114,28 +115,25 @@ impl Session {
     }
 
     async fn answer_or_cause<T>(&self, pending: &mut Pending<T>, deadline: Moment) -> Result<T, Cause> {
-        let (connection, reply) = match &mut pending.reply {
-            Ok((connection, reply)) if !reply.is_terminated() => (connection, reply),
-            Ok((connection, _)) => return Err(Cause::ConnectionLost(connection.why_ended())),
+        let lost = || Cause::ConnectionLost("the connection ended".into());
+        let answer = match &mut pending.answer {
+            Ok(answer) if answer.is_terminated() => return Err(lost()),
+            Ok(answer) => answer,
             Err(why) => return Err(Cause::NotSent(why.clone())),
         };
-        let body = match self.clock.within(Some(deadline), reply).await {
-            Some(Ok(reply)) => reply.body,
-            Some(Err(_)) => return Err(Cause::ConnectionLost(connection.why_ended())),
-            None => {
-                // Is the connection still good?
-                self.heartbeat_wanted.notify_one();
-                return Err(Cause::Unanswered("no answer in time".into()));
-            }
+        let Some(answer) = self.clock.within(Some(deadline), answer).await else {
+            // Is the connection still good?
+            self.heartbeat_wanted.notify_one();
+            return Err(Cause::Unanswered("no answer in time".into()));
         };
+        let body = answer.map_err(|_| lost())?.map_err(Cause::ConnectionLost)?.body;
         if body == Err(ErrorCode::SESSION_EXPIRED) {
             self.end_as(SessionEnd::Expired);
-            connection.close(SessionEnd::Expired.text());
             return Err(Cause::Unanswered(SessionEnd::Expired.text().into()));
         }
         let by_leader = pending.by_leader && body.as_ref().err().is_none_or(|code| code.by_leader());
         if by_leader && !self.confirm_answered(pending.sent) {
-            connection.close("the session was silent for too long to count on this connection");
+            self.reconnect("the session was silent for too long to count on this connection");
         }
         let body = body.map_err(Cause::Refused)?;
         (pending.decode)(&mut Reader(&body)).map_err(|error| Cause::Garbled(error.to_string().into()))
@@ -187,8 +185,8 @@ impl Session {
         Ok(found.map(|(data, stat)| (data, stat, watch)))
     }
 
-    /// Shows that the session lives by a request that is sent now; many callers share one. Returns when it was sent.
-    /// What happened to watched nodes before it was answered has been told then.
+    /// Shows that the session lives by a request that is sent now; many callers share one. Returns when it
+    /// was sent. What happened to watched nodes before it was answered has been told then.
     pub(crate) async fn heartbeat(&self) -> Result<Moment, CallError> {
         let asked = self.clock.now();
         let mut answered = self.heartbeats.subscribe();

@@ -47,8 +47,8 @@ const CREATE: i32 = 15;
 const CREATE_CONTAINER: i32 = 19;
 const CLOSE_SESSION: i32 = -11;
 
-/// Creates a node that ends with the session. The server appends a number to the path, and answers with the whole.
-/// A private node is for clients with our login alone; others are for everybody.
+/// Creates a node that ends with the session. The server appends a number to the path, and answers with the
+/// whole. A private node is for clients with our login alone; others are for everybody.
 pub(crate) fn create_node(path: &str, data: &[u8], private: bool) -> Request<(String, Stat)> {
     const EPHEMERAL_SEQUENTIAL: i32 = 3;
     Request::new(CREATE, path, new_node(data, private, EPHEMERAL_SEQUENTIAL), |reader| {

@@ -29,7 +29,7 @@ pub(crate) struct Session {
     /// Where its connections are driven.
     pub(crate) keeper: Arc<Keeper>,
     background: BackgroundTasks,
-    pub(super) watches: Arc<Watches>,
+    pub(super) watches: Watches,
     pub(super) status: watch::Sender<Status>,
     /// When the last request was sent that shows that the session lived.
     pub(super) confirmed: Mutex<Moment>,
@@ -55,7 +55,8 @@ impl Deref for OpenSession {
 }
 
 impl OpenSession {
-    /// Opens a session on the keeper's runtime, which must be the current one. Its timeout may be another than `wanted`.
+    /// Opens a session on the keeper's runtime, which must be the current one. Its timeout may be another
+    /// than `wanted`.
     pub(crate) async fn open(
         config: Arc<Config>,
         keeper: Arc<Keeper>,
@@ -72,8 +73,8 @@ impl OpenSession {
             _ => return Err("a new session has expired at once".into()),
         };
         tracing::debug!(store = %config.label, session = ?connected.session, "session opened");
-        let watches = Arc::<Watches>::default();
-        let connection = Connection::start(connected.stream, &watches, config.login());
+        let watches = Watches::default();
+        let connection = Connection::new(&watches, config.login());
         let session = Arc::new(Session {
             config,
             clock,
@@ -89,16 +90,17 @@ impl OpenSession {
             heartbeat_wanted: Notify::new(),
         });
         let (in_use, closing) = oneshot::channel();
-        tokio::spawn(session_driver::run(session.clone(), connection, closing));
+        tokio::spawn(session_driver::run(session.clone(), connection, connected.stream, closing));
         Ok(Arc::new(Self { session, _in_use: in_use }))
     }
 
-    /// Drops one clone. If it was the last, the session is closed when this returns, or its server is out of reach.
+    /// Drops one clone. If it was the last, the session is closed when this returns, or its server is out of
+    /// reach.
     pub(crate) async fn close(self: Arc<Self>) {
-        let Some(last) = Arc::into_inner(self) else { return };
-        let session = last.session.clone();
-        drop(last);
-        session.clock.within(Some(session.patience()), session.ended()).await;
+        let session = self.session.clone();
+        if Arc::into_inner(self).is_some() {
+            session.clock.within(Some(session.patience()), session.ended()).await;
+        }
     }
 }
 

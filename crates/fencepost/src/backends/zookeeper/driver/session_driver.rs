@@ -1,15 +1,17 @@
-//! Keeps a session alive by heartbeats, carries it from one connection to the next, and ends it for us when it may have
-//! ended for the servers, whether they say so or not.
+//! Keeps a session alive by heartbeats, carries it from one connection to the next, and ends it for us when
+//! it may have ended for the servers, whether they say so or not.
 //!
-//! The deadline counts from the send of the last request that the *leader* had a part in answering. A server that has
-//! lost its leader goes on answering reads and pings for a while, and the leader hears of none of them. So heartbeats
-//! are `sync` requests. Even they do not reset the leader's timer if they come through another server, which tells the
-//! leader of its sessions some time later: in time, if the answer comes in the first half of the session's timeout. After
-//! a longer silence only the greeting of a new connection counts. SAFETY.md has the whole argument.
+//! The deadline counts from the send of the last request that the *leader* had a part in answering. A server
+//! that has lost its leader goes on answering reads and pings for a while, and the leader hears of none of
+//! them. So heartbeats are `sync` requests. Even they do not reset the leader's timer if they come through
+//! another server, which tells the leader of its sessions some time later: in time, if the answer comes in
+//! the first half of the session's timeout. After a longer silence only the greeting of a new connection
+//! counts. SAFETY.md has the whole argument.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::call::CallError;
@@ -71,7 +73,8 @@ impl SessionEnd {
         match self {
             Self::Expired => "the session has expired",
             Self::Shortened => {
-                "a server has shortened the session; give all servers the same `maxSessionTimeout`, no shorter than the ttl"
+                "a server has shortened the session; give all servers the same `maxSessionTimeout`, no shorter \
+                 than the ttl"
             }
             Self::Unheard => "no server answered until the session's timeout was over",
             Self::Closed => "the session was closed",
@@ -85,8 +88,8 @@ impl Session {
         *lock(&self.confirmed)
     }
 
-    /// Confirms the session by a request that was answered just now. After a silence so long that the session may be over
-    /// before the leader hears of the request, nothing is confirmed: `false`.
+    /// Confirms the session by a request that was answered just now. After a silence so long that the session
+    /// may be over before the leader hears of the request, nothing is confirmed: `false`.
     pub(super) fn confirm_answered(&self, sent: Moment) -> bool {
         let mut confirmed = lock(&self.confirmed);
         let in_time = self.clock.now() <= confirmed.plus(self.timeout / 2);
@@ -108,6 +111,12 @@ impl Session {
     pub(super) fn end_as(&self, end: SessionEnd) {
         tracing::debug!(store = %self.config.label, session = ?self.id, "{}", end.text());
         self.set_status(Status::Ended(end));
+    }
+
+    /// Has the driver find another connection.
+    pub(super) fn reconnect(&self, why: &str) {
+        tracing::debug!(store = %self.config.label, session = ?self.id, %why, "connection lost");
+        self.set_status(Status::Connecting(why.into()));
     }
 
     /// The end is the last status.
@@ -138,58 +147,75 @@ impl Session {
 pub(super) async fn run(
     session: Arc<Session>,
     mut connection: Arc<Connection>,
+    mut stream: TcpStream,
     mut closing: oneshot::Receiver<()>,
 ) {
-    let end = loop {
-        tokio::select! {
-            () = keep_alive(&session, &connection) => {}
-            _ = &mut closing => {
-                let mut closed = session.send(&requests::close_session());
-                let _ = session.answer(&mut closed, session.patience()).await;
-                break SessionEnd::Closed;
-            }
+    loop {
+        serve(&session, &connection, stream, &mut closing).await;
+        if closing.is_terminated() {
+            session.end_as(SessionEnd::Closed);
         }
-        if let Some(end) = session.end() {
-            break end;
+        let why = session.status.borrow().why_silent();
+        connection.end(&why);
+        if session.end().is_some() {
+            return;
         }
-        let why = connection.why_ended();
-        tracing::debug!(store = %session.config.label, %why, "connection lost");
-        session.set_status(Status::Connecting(why));
         let reconnected = tokio::select! {
             reconnected = reconnect(&session) => reconnected,
             // Its nodes are gone, or will be with it.
             _ = &mut closing => Err(SessionEnd::Closed),
         };
         match reconnected {
-            Ok(next) => connection = next,
-            Err(end) => break end,
+            Ok(found) => (connection, stream) = found,
+            Err(end) => return session.end_as(end),
         }
         session.set_status(Status::Connected(connection.clone()));
         // Somebody may wait for the answer to a heartbeat that was lost.
         session.heartbeat_wanted.notify_one();
-    };
-    session.end_as(end);
-    connection.close(end.text());
+    }
 }
 
-/// Makes heartbeats until the connection ends.
-async fn keep_alive(session: &Session, connection: &Arc<Connection>) {
+/// Serves requests over one connection, for as long as it is good.
+async fn serve(
+    session: &Session,
+    connection: &Connection,
+    mut stream: TcpStream,
+    closing: &mut oneshot::Receiver<()>,
+) {
+    let mut status = session.status.subscribe();
+    let (reader, writer) = stream.split();
+    let error = tokio::select! {
+        // Writing comes before reading: a server that sends without end does not keep us from asking.
+        biased;
+        _ = status.wait_for(|status| !matches!(status, Status::Connected(_))) => return,
+        error = connection.write(writer) => error.to_string(),
+        error = connection.read(reader, &session.watches) => error.to_string(),
+        error = keep_alive(session, closing) => error,
+    };
+    session.reconnect(&error);
+}
+
+/// Makes heartbeats until one fails, or the session was closed.
+async fn keep_alive(session: &Session, closing: &mut oneshot::Receiver<()>) -> String {
     loop {
         let due = session.confirmed().plus((session.timeout / HEARTBEATS).min(LONGEST_PAUSE));
         tokio::select! {
-            biased;
-            () = connection.ended() => return,
+            _ = &mut *closing => {
+                let mut closed = session.send(&requests::close_session());
+                let _ = session.answer(&mut closed, session.patience()).await;
+                return SessionEnd::Closed.text().to_owned();
+            }
             () = session.heartbeat_wanted.notified() => {}
             () = session.clock.sleep_until(due) => {}
         }
         if let Err(error) = session.beat().await {
-            connection.close(&format!("a heartbeat failed: {}", error.cause));
+            return format!("a heartbeat failed: {}", error.cause);
         }
     }
 }
 
 /// Finds a server that goes on with the session.
-async fn reconnect(session: &Session) -> Result<Arc<Connection>, SessionEnd> {
+async fn reconnect(session: &Session) -> Result<(Arc<Connection>, TcpStream), SessionEnd> {
     let timeout = i32::try_from(session.timeout.as_millis()).unwrap_or(i32::MAX);
     let pause = (session.timeout / 20).min(Duration::from_millis(100));
     let mut backoff = Backoff::new(pause, pause);
@@ -208,7 +234,7 @@ async fn reconnect(session: &Session) -> Result<Arc<Connection>, SessionEnd> {
             Ok(Connected { sent, stream, .. }) => {
                 let mut confirmed = lock(&session.confirmed);
                 *confirmed = (*confirmed).max(sent);
-                return Ok(Connection::start(stream, &session.watches, session.config.login()));
+                return Ok((Connection::new(&session.watches, session.config.login()), stream));
             }
             Err(none) => {
                 session.set_status(Status::Connecting(none.why));

@@ -1,5 +1,5 @@
-//! The nodes that a session watches. The server tells the next change of each once. A new connection of the session
-//! watches them again, and the server tells then what changed in between.
+//! The nodes that a session watches. The server tells the next change of each once. A new connection of the
+//! session watches them again, and the server tells then what changed in between.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
