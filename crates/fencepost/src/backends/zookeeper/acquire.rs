@@ -83,7 +83,7 @@ async fn contend(session: &Arc<OpenSession>, request: &Request, wait: bool) -> R
                     request.seen.note(holder);
                     waited = true;
                     tokio::select! {
-                        () = ahead.changed() => {}
+                        _ = ahead.changed() => {}
                         end = session.ended() => return Err(session.config.unavailable(end.text())),
                     }
                 }

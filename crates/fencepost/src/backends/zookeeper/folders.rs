@@ -66,8 +66,8 @@ pub(super) async fn check(
 /// Why nobody can stand in the queue of this folder.
 pub(super) fn used_up(session: &Session, name: &Name, folder: &str) -> Error {
     Error::config(format!(
-        "the node `{folder}` of {} has had nearly 2^31 children, which is as far as ZooKeeper counts; let all \
-         who use lock `{name}` release it, delete the node, and acquire the lock again",
+        "the node `{folder}` of {} has had nearly 2^31 children, which is as far as ZooKeeper counts; \
+         let all who use lock `{name}` release it, delete the node, and acquire the lock again",
         session.config.label,
     ))
 }

@@ -95,8 +95,8 @@ impl Hold for Held {
         let longest = session.timeout;
         if term.as_millis() > longest.as_millis() {
             return Err(Error::invalid(format!(
-                "a lease cannot be extended to {} here: it ends with its session, whose timeout is {}; acquire \
-                 the lock with the longer ttl",
+                "a lease cannot be extended to {} here: it ends with its session, whose timeout is {}; \
+                 acquire the lock with the longer ttl",
                 format_duration(term),
                 format_duration(longest)
             )));
@@ -187,7 +187,7 @@ async fn tend(held: Weak<Held>, session: Arc<OpenSession>, mut given_up: watch::
                 return;
             }
             () = session.clock.sleep_until(until) => {}
-            Some(()) = async { Some(watch.as_mut()?.changed().await) } => {}
+            Some(_) = async { watch.as_mut()?.changed().await } => {}
         }
     }
 }

@@ -41,8 +41,8 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
 fn no_detached() -> Error {
     Error::unsupported(
         "a detached lock",
-        "a ZooKeeper lock ends with the session of its process; keep the process and its guard (`fencepost run`), \
-         or use another store",
+        "a ZooKeeper lock ends with the session of its process; keep the process and its guard \
+         (`fencepost run`), or use another store",
     )
 }
 

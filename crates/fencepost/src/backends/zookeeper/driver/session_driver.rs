@@ -73,8 +73,8 @@ impl SessionEnd {
         match self {
             Self::Expired => "the session has expired",
             Self::Shortened => {
-                "a server has shortened the session; give all servers the same `maxSessionTimeout`, no shorter \
-                 than the ttl"
+                "a server has shortened the session; give all servers the same `maxSessionTimeout`, no \
+                 shorter than the ttl"
             }
             Self::Unheard => "no server answered until the session's timeout was over",
             Self::Closed => "the session was closed",

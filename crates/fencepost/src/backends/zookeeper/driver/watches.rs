@@ -26,8 +26,8 @@ impl NodeWatch {
     }
 
     /// Waits for the change.
-    pub(crate) async fn changed(&mut self) {
-        let _ = self.0.wait_for(Option::is_some).await;
+    pub(crate) async fn changed(&mut self) -> Option<NodeChange> {
+        self.0.wait_for(Option::is_some).await.ok().and_then(|change| *change)
     }
 }
 
