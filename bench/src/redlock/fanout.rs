@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::raw::{command, load};
 use crate::rounds::{Slice, slice};
 
-const TURN: &str = include_str!("../../../crates/fencepost/src/backends/redlock/turn.lua");
+const TURN: &str = include_str!("../../../crates/fencepost/src/backends/redlock/scripts/ops.lua");
 
 /// Stand for the times that every request has anew, in microseconds.
 const PROPOSAL: &str = "1000000000000001";

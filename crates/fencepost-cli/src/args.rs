@@ -28,17 +28,32 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// Where a URL comes from if none is given.
+const STORE: &str = "\
+Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:` (files \
+in your state directory; excludes processes on this machine). Other users can read the arguments of a process: \
+give a URL with a password in FENCEPOST_STORE or by --store-file.";
+
+/// The URLs of all stores that processes can share.
+fn stores() -> String {
+    let urls = fencepost::stores().into_iter().flat_map(|store| store.urls);
+    let urls: Vec<_> = urls.filter(|url| **url != "memory:").map(|url| format!("`{url}`")).collect();
+    format!("Where the locks live: {}", urls.join(", "))
+}
+
+/// The stores that a torture can start.
+#[cfg(feature = "torture")]
+fn local_stores() -> String {
+    let names: Vec<_> = fencepost_testkit::local::STORES.iter().map(|kind| kind.0.name).collect();
+    format!("Start servers for the run, and break them, too: {}", names.join(", "))
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks live: `file:`, `file:///dir`, `redis://host`, `rediss://…`, `redis+unix:///path`,
-    /// `redlock://a,b,c`, `postgres://user@host/database`, `etcd://a,b,c`, `etcds://…`,
-    /// `zookeeper://a,b,c/chroot`
-    ///
-    /// Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is
-    /// `file:` (files in your state directory; excludes processes on this machine). Other users can read the
-    /// arguments of a process: give a URL with a password in FENCEPOST_STORE or by --store-file.
+    // Documented by the registry.
     #[arg(long, global = true, value_name = "URL", conflicts_with = "store_file")]
+    #[arg(help = stores(), long_help = format!("{}\n\n{STORE}", stores()))]
     pub(crate) store: Option<String>,
 
     /// Read the store's URL from the first line of a file, which keeps its password out of the process list
@@ -346,9 +361,8 @@ Examples:
   fencepost torture --local redlock5 --minutes 2 --report report.html
   fencepost torture --store etcd://a,b,c --faults pause,kill --clients 20 --json")]
 pub(crate) struct Torture {
-    /// Start servers for the run, and break them, too: file, redis, redlock5, postgres, etcd1, etcd3,
-    /// zookeeper1, zookeeper3
-    #[arg(long, value_name = "STORE", conflicts_with_all = ["store", "store_file"])]
+    // Documented by the test kit.
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["store", "store_file"], help = local_stores())]
     pub(crate) local: Option<fencepost_testkit::local::Kind>,
 
     /// How long
@@ -364,7 +378,7 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "LIST")]
     pub(crate) faults: Option<String>,
 
-    /// How long a lock lives without renewal [default: 2s; on ZooKeeper 6s]
+    /// How long a lock lives without renewal [default: 2s, or more where the store grants no shorter one]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
 
@@ -413,6 +427,14 @@ pub(crate) enum Generate {
         /// Into which directory
         dir: PathBuf,
     },
+    /// Print the table of the parameters that a store's URLs take, for its page
+    Parameters {
+        /// A URL of the store
+        url: String,
+    },
+    /// Print the names that `torture --local` takes
+    #[cfg(feature = "torture")]
+    LocalStores,
 }
 
 #[cfg(feature = "torture")]

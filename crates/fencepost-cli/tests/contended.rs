@@ -9,7 +9,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use common::Store;
-use fencepost_testkit::local::{Kind, Local};
+use fencepost_testkit::local::Local;
 
 const TTLS: [&str; 5] = ["", "1s", "4s", "10s", "1m"];
 const GRACES: [&str; 3] = ["", "500ms", "30s"];
@@ -18,47 +18,25 @@ const HOLDS: [&str; 2] = ["", "50s"];
 /// Contenders of one name.
 const AT_ONCE: usize = 4;
 
-#[test]
-fn on_files() {
-    every_combination(Kind::File, &TTLS);
+macro_rules! on {
+    ($($store:ident $name:literal),+ $(,)?) => { $(
+        #[test]
+        fn $store() {
+            every_combination($name);
+        }
+    )+ };
 }
 
-#[test]
-fn on_redis() {
-    every_combination(Kind::Redis, &TTLS);
-}
+fencepost_testkit::for_each_store!(on);
 
-#[test]
-fn on_redlock() {
-    every_combination(Kind::Redlock5, &TTLS);
-}
-
-#[test]
-fn on_postgres() {
-    every_combination(Kind::Postgres, &TTLS);
-}
-
-#[test]
-fn on_etcd() {
-    every_combination(Kind::Etcd1, &TTLS);
-}
-
-#[test]
-fn on_zookeeper() {
-    // Its sessions live for at least twice its tick.
-    every_combination(Kind::Zookeeper1, &TTLS[2..]);
-}
-
-fn every_combination(kind: Kind, ttls: &[&str]) {
-    let local = Local::start(kind, Duration::from_secs(60));
+fn every_combination(local: &str) {
+    let local = Local::start(local.parse().unwrap(), Duration::from_secs(60));
     let store = Store::at(local.url().to_owned());
-    if kind == Kind::Redlock5 {
-        store.succeed(&["init"]);
-    }
-    for ttl in ttls {
+    store.succeed(&["init"]);
+    for ttl in TTLS {
         for grace in GRACES {
             for hold in HOLDS {
-                let flags = [("--ttl", *ttl), ("--grace", grace), ("--max-hold", hold)];
+                let flags = [("--ttl", ttl), ("--grace", grace), ("--max-hold", hold)];
                 let given = flags.into_iter().filter(|(_, value)| !value.is_empty());
                 let given: Vec<_> = given.flat_map(|(flag, value)| [flag, value]).collect();
                 assert!(

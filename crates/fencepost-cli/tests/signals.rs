@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use common::Store;
-use fencepost_testkit::local::{Kind, Local};
+use fencepost_testkit::local::Local;
 use rustix::process::Signal;
 
 /// How long after the start the signals come, in steps of this: from before the store was asked until after
@@ -17,8 +17,8 @@ const STEPS: u32 = 20;
 
 const TTL: Duration = Duration::from_secs(60);
 
-fn a_signal_at_any_moment_leaves_nothing_behind(kind: Kind) {
-    let local = Local::start(kind, TTL);
+fn a_signal_at_any_moment_leaves_nothing_behind(local: &str) {
+    let local = Local::start(local.parse().unwrap(), TTL);
     let store = Store::at(local.url().to_owned());
     store.succeed(&["init"]);
     for step in 0..STEPS {
@@ -37,12 +37,12 @@ fn a_signal_at_any_moment_leaves_nothing_behind(kind: Kind) {
 }
 
 macro_rules! on {
-    ($($test:ident: $kind:ident),+ $(,)?) => { $(
+    ($($store:ident $name:literal),+ $(,)?) => { $(
         #[test]
-        fn $test() {
-            a_signal_at_any_moment_leaves_nothing_behind(Kind::$kind);
+        fn $store() {
+            a_signal_at_any_moment_leaves_nothing_behind($name);
         }
     )+ };
 }
 
-on!(file: File, redis: Redis, redlock: Redlock5, postgres: Postgres, etcd: Etcd1, zookeeper: Zookeeper1);
+fencepost_testkit::for_each_store!(on);

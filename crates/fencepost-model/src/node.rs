@@ -1,5 +1,6 @@
-//! One Redis node with Fencepost's scripts: what they do to the keys and what they answer, given the node's clock.
-//! This is the specification of `backends/redlock/*.lua`, held against a real server by `tests/differential.rs`.
+//! One Redis node with Fencepost's scripts: what they do to the keys and what they answer, given the node's
+//! clock. This is the specification of `backends/redlock/scripts/*.lua`, held against a real server by
+//! `tests/differential.rs`.
 
 mod greet;
 mod store;
@@ -35,7 +36,8 @@ impl Keys {
     }
 }
 
-/// What a request that may raise the counter says. Times are microseconds of the node's clock, the ttl milliseconds.
+/// What a request that may raise the counter says. Times are microseconds of the node's clock, the ttl
+/// milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask<'a> {
     /// The value of the caller.
@@ -52,7 +54,7 @@ pub struct Ask<'a> {
     pub not_after: u64,
 }
 
-/// What `turn.lua` answers to whoever takes a lock, and `revoke.lua`.
+/// What `ops.lua` answers to whoever takes a lock, and `revoke.lua`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vote {
     /// The key is the caller's, and this is the counter.
@@ -134,7 +136,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// `turn.lua`, to take a lock. `entry` is a waiter's place in the queue.
+    /// `ops.lua`, to take a lock. `entry` is a waiter's place in the queue.
     pub fn acquire(
         &mut self,
         now: u64,
@@ -250,7 +252,7 @@ impl Node {
         Ok(Ok(Ok(self.counter(keys)?)))
     }
 
-    /// `turn.lua`, to undo that: whether the key was the caller's.
+    /// `ops.lua`, to undo that: whether the key was the caller's.
     pub fn put_back(&mut self, now: u64, keys: &Keys, value: &str, before: &str) -> Result<bool, WrongType> {
         self.store.at(now / 1000);
         let ours = self.store.get(&keys.lock)? == Some(value);
@@ -260,7 +262,7 @@ impl Node {
         Ok(ours)
     }
 
-    /// `turn.lua`, to give it back: whether the key was the caller's, and who is told, if anybody shall be.
+    /// `ops.lua`, to give it back: whether the key was the caller's, and who is told, if anybody shall be.
     pub fn release(
         &mut self,
         now: u64,
@@ -293,7 +295,7 @@ impl Node {
         None
     }
 
-    /// `prelude.lua` and `turn.lua`: does this node vote, and is it not too late?
+    /// `prelude.lua` and `ops.lua`: does this node vote, and is it not too late?
     fn refuse(&mut self, now: u64, key: &str, not_after: u64) -> Result<Option<Refusal>, WrongType> {
         self.store.at(now / 1000);
         let node = self.store.get(NODE)?;
@@ -303,7 +305,7 @@ impl Node {
         Ok((now > not_after).then_some(Refusal::Late(now)))
     }
 
-    /// `turn.lua` and `revoke.lua`: the counter after a grant.
+    /// `ops.lua` and `revoke.lua`: the counter after a grant.
     fn next_counter(&mut self, now: u64, keys: &Keys, ask: &Ask<'_>) -> Result<u64, WrongType> {
         let near = ask.proposal.clamp(now.saturating_sub(ask.bound), now + ask.bound);
         let counter = self.counter(keys)? + 1;

@@ -1,10 +1,10 @@
 //! Visits every state that a model can reach, level by level, so that the first violation found is one of the
-//! shortest. Of a visited state only a 64-bit fingerprint is kept: with 100 million states the odds that two of them
-//! share one, and something is missed, are about one in four thousand.
+//! shortest. Of a visited state only a 64-bit fingerprint is kept: with 100 million states the odds that two
+//! of them share one, and something is missed, are about one in four thousand.
 //!
-//! stateright 0.31, given the same model with the same canonical states (937,489 of them), took 1.1 times the processor
-//! time and 1.6 times the memory. What decided for a search of our own is that it judges steps and not only states,
-//! and that a trace keeps its names where states are taken for one another.
+//! stateright 0.31, given the same model with the same canonical states (937,489 of them), took 1.1 times the
+//! processor time and 1.6 times the memory. What decided for a search of our own is that it judges steps and
+//! not only states, and that a trace keeps its names where states are taken for one another.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -22,8 +22,8 @@ pub(crate) trait Model: Sync {
     /// All that can happen next.
     fn steps(&self, state: &Self::State, steps: &mut Steps<Self::State>);
 
-    /// One state for all those that differ in nothing that can matter later. What is forgotten here is still there
-    /// when the step that led to the state is judged.
+    /// One state for all those that differ in nothing that can matter later. What is forgotten here is still
+    /// there when the step that led to the state is judged.
     fn canonical(&self, state: Self::State) -> Self::State {
         state
     }
@@ -126,8 +126,8 @@ pub(crate) fn search<M: Model>(model: &M, most: usize) -> Found {
     let mut run = Run::new(model, most, false);
     let end = match run.go() {
         Some(broken) => {
-            // Parents are kept only now that somebody asks for them: they would triple the memory. The second run
-            // meets a violation at the same depth, if not the same one.
+            // Parents are kept only now that somebody asks for them: they would triple the memory. The second
+            // run meets a violation at the same depth, if not the same one.
             let mut again = Run::new(model, most, true);
             let broken = again.go().unwrap_or(broken);
             again.retrace(broken.before)
@@ -288,8 +288,9 @@ impl<'m, M: Model> Run<'m, M> {
         shard.parents.as_ref()?.get(&print).copied().filter(|parent| *parent != print)
     }
 
-    /// The way to the state with this fingerprint, and the step from there that breaks a rule. Walks along the states
-    /// as they are, not along their canonical forms, so that the names of things stay the same from line to line.
+    /// The way to the state with this fingerprint, and the step from there that breaks a rule. Walks along
+    /// the states as they are, not along their canonical forms, so that the names of things stay the same
+    /// from line to line.
     fn retrace(&self, broken: u64) -> End {
         let mut path = vec![broken];
         while let Some(parent) = path.last().and_then(|print| self.parent(*print)) {
@@ -337,8 +338,8 @@ fn fingerprint(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Multiplies eight bytes at a time into a number twice as wide, and folds it. Much faster than the standard one,
-/// which guards against an adversary.
+/// Multiplies eight bytes at a time into a number twice as wide, and folds it. Much faster than the standard
+/// one, which guards against an adversary.
 struct Fingerprint(u64);
 
 impl Fingerprint {

@@ -19,14 +19,30 @@ LIMIT = 60.0
 """How long a test waits for something that has to happen."""
 
 
+PROGRAM = os.environ.get(
+    "FENCEPOST_SERVERS", str(Path(__file__).parents[3] / "target" / "debug" / "fencepost-servers")
+)
+
+STORES = subprocess.run(
+    [PROGRAM], input="stores\n", stdout=subprocess.PIPE, text=True, check=True
+).stdout.split()
+"""The stores that the test kit starts."""
+
+
 class Servers:
     """The test kit's servers, a command a line."""
 
     def __init__(self) -> None:
-        default = Path(__file__).parents[3] / "target" / "debug" / "fencepost-servers"
-        program = os.environ.get("FENCEPOST_SERVERS", str(default))
-        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen([PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._mutex = threading.Lock()
+        self._urls: dict[str, str] = {}
+
+    def url(self, store: str) -> str:
+        """The URL of a store that all tests share; each uses names of its own."""
+        if store not in self._urls:
+            self._urls[store] = self.ask(f"start {store}")
+            fencepost.init(self._urls[store])
+        return self._urls[store]
 
     def ask(self, command: str) -> str:
         with self._mutex:
@@ -51,7 +67,7 @@ def servers() -> Iterator[Servers]:
 @pytest.fixture(scope="session")
 def redis_url(servers: Servers) -> str:
     """One Redis for all tests; each uses names of its own."""
-    return servers.ask("redis")
+    return servers.url("redis")
 
 
 @pytest.fixture(scope="session")
@@ -64,28 +80,19 @@ def fleet_url(servers: Servers) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_url(servers: Servers) -> str:
-    return servers.ask("postgres")
+    return servers.url("postgres")
 
 
-@pytest.fixture(scope="session")
-def etcd_url(servers: Servers) -> str:
-    return servers.ask("etcd")
+@pytest.fixture(params=STORES)
+def shared_url(request: pytest.FixtureRequest, servers: Servers) -> str:
+    """Every store that processes share, in turn."""
+    return servers.url(request.param)
 
 
-@pytest.fixture(scope="session")
-def zookeeper_url(servers: Servers) -> str:
-    return servers.ask("zookeeper")
-
-
-@pytest.fixture(params=["redis", "fleet", "postgres", "etcd", "zookeeper", "file", "memory"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=[*STORES, "memory"])
+def store_url(request: pytest.FixtureRequest, servers: Servers) -> str:
     """Every store in turn."""
-    if request.param == "file":
-        return f"file://{tmp_path}"
-    if request.param == "memory":
-        return "memory:"
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
+    return "memory:" if request.param == "memory" else servers.url(request.param)
 
 
 @pytest.fixture

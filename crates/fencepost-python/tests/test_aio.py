@@ -208,10 +208,10 @@ LONG = 60.0
 """A ttl that is longer than anybody here waits: what a cancelled call leaves behind is found."""
 
 
-@pytest_asyncio.fixture(params=["redis", "fleet", "postgres", "etcd"])
-async def slocks(request: pytest.FixtureRequest) -> AsyncIterator[fencepost.aio.Locks]:
-    """Locks on several kinds of store in turn."""
-    async with await fencepost.aio.connect(request.getfixturevalue(f"{request.param}_url")) as connected:
+@pytest_asyncio.fixture
+async def slocks(shared_url: str) -> AsyncIterator[fencepost.aio.Locks]:
+    """Locks on every store in turn."""
+    async with await fencepost.aio.connect(shared_url) as connected:
         yield connected
 
 

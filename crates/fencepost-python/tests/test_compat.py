@@ -286,7 +286,7 @@ def test_a_forked_child_leaves_its_parents_lock_alone(
 def test_a_child_that_is_forked_while_a_thread_connects_does_not_hang(
     redis_url: str, servers: Any, client: redis.Redis, name: str
 ) -> None:
-    hung = servers.ask("redis")
+    hung = servers.ask("start redis")
     servers.ask(f"pause {hung}")
     elsewhere = redis.Redis.from_url(hung, socket_timeout=LIMIT)
 
@@ -317,7 +317,7 @@ def test_a_child_that_is_forked_while_a_thread_connects_does_not_hang(
 
 
 def test_a_server_that_hangs_is_not_busy(servers: Any, name: str) -> None:
-    url = servers.ask("redis")
+    url = servers.ask("start redis")
     with redis.Redis.from_url(url, socket_timeout=3) as client:
         lock, dlm = Lock(client, name, timeout=10), redlock.Redlock([client], retry_count=1, retry_delay=0.01)
         assert lock.acquire()

@@ -359,7 +359,7 @@ def test_a_value_is_changed_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "sqlalchemy"])
 async def test_what_asyncio_installs_protects_a_table(servers: Any, driver: str) -> None:
-    url: str = servers.ask("postgres")
+    url: str = servers.ask("start postgres")
     if driver == "asyncpg":
         other = await asyncpg.connect(url)
         await fence.install_async(other)
@@ -397,7 +397,7 @@ Hostile = tuple[str, Callable[[], bool]]
 def hostile(servers: Any) -> Iterator[Hostile]:
     """A database in which everybody may create in `public`, and somebody has; and whether that has run as the
     superuser."""
-    url: str = servers.ask("postgres")
+    url: str = servers.ask("start postgres")
     attempt = "EXECUTE 'ALTER ROLE mallory SUPERUSER'; EXCEPTION WHEN OTHERS THEN NULL;"
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("CREATE ROLE mallory; GRANT CREATE ON SCHEMA public TO PUBLIC")

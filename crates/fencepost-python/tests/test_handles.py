@@ -6,28 +6,28 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fencepost
 import fencepost.aio
-from conftest import LIMIT, eventually
+from conftest import LIMIT, STORES, Servers, eventually
 from fencepost import Changed, Invalid, LockLost, Loss, _loop
 from fencepost.testing import Store
 
 TTL = 20.0
 
 
-@pytest.fixture(params=["redis", "fleet", "postgres", "etcd", "file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[fencepost.Locks]:
+@pytest.fixture(params=[*STORES, "memory"])
+def store(request: pytest.FixtureRequest, servers: Servers) -> Iterator[fencepost.Locks]:
     """Every store whose locks can be detached."""
     if request.param == "memory":
         yield Store().locks()
         return
-    url = f"file://{tmp_path}" if request.param == "file" else request.getfixturevalue(f"{request.param}_url")
-    with fencepost.connect(url) as locks:
+    with fencepost.connect(servers.url(request.param)) as locks:
+        if not locks.capabilities.detach:
+            pytest.skip("its locks end with their process")
         yield locks
 
 

@@ -130,7 +130,7 @@ def test_a_password_is_never_shown_by_an_error(url: str) -> None:
 
 
 def test_a_password_is_never_shown_by_what_is_connected(servers: Any, name: str) -> None:
-    url: str = servers.ask("redis")
+    url: str = servers.ask("start redis")
     with redis.Redis.from_url(url) as client:
         client.config_set("requirepass", "hunter2")
     with fencepost.connect(url.replace("://", "://:hunter2@")) as locks:

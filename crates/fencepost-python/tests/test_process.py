@@ -47,7 +47,7 @@ BLOCKING = {
 def test_ctrl_c_works_in_every_blocking_call(
     redis_url: str, locks: fencepost.Locks, name: str, call: str, servers: Any
 ) -> None:
-    hung = servers.ask("redis")
+    hung = servers.ask("start redis")
     servers.ask(f"pause {hung}")
     with locks.lock(name, ttl=600):
         process = script(
@@ -167,13 +167,8 @@ def test_a_signal_handler_may_release_what_is_being_extended() -> None:
     assert (out.split(), process.returncode) == (["released", "0"], 0), err
 
 
-@pytest.mark.parametrize(
-    ("kind", "ttl"), [("redis", 4), ("fleet", 4), ("postgres", 4), ("etcd", 4), ("zookeeper", 4)]
-)
-def test_a_killed_workers_lock_is_free_after_its_ttl(
-    kind: str, ttl: int, name: str, request: pytest.FixtureRequest
-) -> None:
-    url = request.getfixturevalue(f"{kind}_url")
+def test_a_killed_workers_lock_is_free_after_its_ttl(shared_url: str, name: str) -> None:
+    url, ttl = shared_url, 4
     process = script(
         """
         import fencepost, sys
@@ -194,11 +189,8 @@ def test_a_killed_workers_lock_is_free_after_its_ttl(
             assert guard.token > token
 
 
-@pytest.mark.parametrize("kind", ["redis", "fleet", "postgres", "etcd", "zookeeper"])
-def test_the_end_of_the_interpreter_releases_quietly(
-    kind: str, name: str, request: pytest.FixtureRequest
-) -> None:
-    url = request.getfixturevalue(f"{kind}_url")
+def test_the_end_of_the_interpreter_releases_quietly(shared_url: str, name: str) -> None:
+    url = shared_url
     process = script(
         """
         import asyncio, fencepost, fencepost.aio, sys, threading
@@ -247,12 +239,8 @@ FORKED = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWa
 
 
 @FORKED
-@pytest.mark.parametrize("kind", ["redis", "fleet", "postgres", "etcd", "zookeeper", "file"])
-def test_a_forked_child_leaves_its_parents_lock_alone(
-    kind: str, name: str, request: pytest.FixtureRequest, tmp_path: Any
-) -> None:
-    url = f"file://{tmp_path}" if kind == "file" else request.getfixturevalue(f"{kind}_url")
-    with fencepost.connect(url) as locks:
+def test_a_forked_child_leaves_its_parents_lock_alone(shared_url: str, name: str) -> None:
+    with fencepost.connect(shared_url) as locks:
         lock = locks.lock(name, ttl=8)
         guard = lock.acquire()
 

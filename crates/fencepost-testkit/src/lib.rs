@@ -7,11 +7,14 @@
 
 mod certificates;
 mod clock;
+pub mod conformance;
 pub mod etcd;
 mod eventually;
+pub mod file;
 mod folder;
 pub mod history;
 pub mod local;
+pub mod memory;
 mod port;
 pub mod postgres;
 mod process;

@@ -63,6 +63,7 @@ pub use backends::etcd::EtcdCompare;
 pub use backends::memory;
 #[cfg(feature = "postgres")]
 pub use backends::postgres;
+pub use backends::{Parameter, StoreKind, stores};
 pub use error::{Error, Loss, Result, Risk, Source};
 pub use guard::{Guard, State};
 pub use handle::Handle;

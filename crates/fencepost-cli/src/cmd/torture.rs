@@ -26,7 +26,7 @@ use crate::{store, waiting};
 const PLAIN_PROGRESS: u32 = 10;
 
 pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome {
-    if let Some(package) = args.local.and_then(Kind::missing) {
+    if let Some(package) = args.local.and_then(|kind| (kind.0.missing)()) {
         return Err(Failure::Usage(format!(
             "a server for `--local` is not installed; install the Debian package `{package}`, or torture \
             another store"

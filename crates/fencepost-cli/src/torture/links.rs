@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+use fencepost::StoreKind;
 use fencepost_testkit::Proxy;
 
 /// How long a server may take to accept a connection.
@@ -22,30 +23,29 @@ impl Route {
     ///
     /// The error says why links to them cannot be cut, and holds nothing of the URL but its scheme.
     pub(crate) fn find(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or("the store has no network links")?;
-        let port = match scheme {
-            "redis" | "redlock" => 6379,
-            "postgres" | "postgresql" => 5432,
-            "etcd" => 2379,
-            "zookeeper" => 2181,
-            "rediss" | "etcds" => return Err("TLS names its server, which a proxy is not".to_owned()),
-            _ => return Err("the store has no network links".to_owned()),
-        };
+        const NO_LINKS: &str = "the store has no network links";
+        const TLS: &str = "TLS names its server, which a proxy is not";
+        let (scheme, rest) = url.split_once("://").ok_or(NO_LINKS)?;
+        let store = StoreKind::of(url).map_err(|_| NO_LINKS)?;
+        let port = store.default_port.filter(|_| !scheme.contains("unix")).ok_or(NO_LINKS)?;
+        let plain = store.urls[0].split(':').next().unwrap_or_default();
+        if scheme.strip_suffix('s') == Some(plain) {
+            return Err(TLS.to_owned());
+        }
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         if rest.contains("sslmode=require") || rest.contains("sslmode=verify") {
-            return Err("TLS names its server, which a proxy is not".to_owned());
+            return Err(TLS.to_owned());
         }
-        if scheme == "redlock" && !rest.contains("deployment=") {
+        if store.independent_nodes && !rest.contains("deployment=") {
             return Err(
-                "without `deployment=` the servers' addresses are the deployment's name, and proxies \
-            have others"
+                "without `deployment=` the servers' addresses are the deployment's name, and proxies have others"
                     .to_owned(),
             );
         }
-        // A login stands in front of all hosts, or of each node of a redlock.
-        let parts: Vec<_> = match (scheme, authority.rsplit_once('@')) {
-            ("redlock", _) | (_, None) => authority.split(',').map(str::to_owned).collect(),
+        // A login stands in front of all hosts, or of each node.
+        let parts: Vec<_> = match (store.independent_nodes, authority.rsplit_once('@')) {
+            (true, _) | (_, None) => authority.split(',').map(str::to_owned).collect(),
             (_, Some((login, hosts))) => {
                 let mut parts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
                 parts[0] = format!("{login}@{}", parts[0]);

@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use fencepost::StoreKind;
 use fencepost_testkit::history::Moment;
-use fencepost_testkit::local::{Blow, Kind};
+use fencepost_testkit::local::Blow;
 
 use super::Route;
 use crate::args::Torture;
@@ -13,8 +14,6 @@ use crate::exit::Failure;
 
 /// A ttl short enough for many leases to end in a minute.
 const TTL: Duration = Duration::from_secs(2);
-/// ZooKeeper makes no session shorter than 4 s by default.
-const ZOOKEEPER_TTL: Duration = Duration::from_secs(6);
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +76,7 @@ impl FromStr for Fault {
 pub(crate) struct Plan {
     /// The store. It may hold a password: never print it.
     pub(crate) url: String,
-    pub(crate) local: Option<Kind>,
+    pub(crate) local: Option<fencepost_testkit::local::Kind>,
     pub(crate) clients: u32,
     pub(crate) locks: usize,
     pub(crate) ttl: Duration,
@@ -102,14 +101,15 @@ impl Plan {
                 "`memory:` is within one process, and the clients are many; torture another store".to_owned(),
             ));
         }
-        let ttl = args.ttl.unwrap_or(if remote.starts_with("zookeeper:") { ZOOKEEPER_TTL } else { TTL });
+        let shortest = StoreKind::of(remote).map_or(Duration::ZERO, |store| store.shortest_ttl);
+        let ttl = args.ttl.unwrap_or_else(|| TTL.max(shortest * 3 / 2));
         if ttl < Duration::from_millis(200) {
             return Err(Failure::Usage(
                 "a ttl below 200ms ends by itself on a busy machine; take a longer one".to_owned(),
             ));
         }
         // All local stores but one are servers at a port, without TLS.
-        let route = Route::find(if args.local.is_some_and(|kind| kind != Kind::File) {
+        let route = Route::find(if args.local.is_some_and(|kind| !kind.0.blows.is_empty()) {
             "redis://127.0.0.1"
         } else {
             remote
@@ -154,7 +154,7 @@ fn faults(
     uncuttable: Option<&String>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Fault>, Failure> {
-    let blows = args.local.map(Kind::blows).unwrap_or_default();
+    let blows = args.local.map(|kind| kind.0.blows).unwrap_or_default();
     let Some(asked) = &args.faults else {
         let mut faults = vec![Fault::Pause, Fault::Kill];
         match uncuttable {

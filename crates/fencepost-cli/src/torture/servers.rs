@@ -29,7 +29,7 @@ impl ServerNemesis {
     /// Breaks and mends until the run is over; returns the servers, all running.
     pub(crate) fn run(mut self) -> Local {
         let blows: Vec<_> =
-            self.kind.blows().iter().copied().filter(|blow| self.plan.deals(Fault::Server(*blow))).collect();
+            self.kind.0.blows.iter().copied().filter(|blow| self.plan.deals(Fault::Server(*blow))).collect();
         if blows.is_empty() {
             return self.local;
         }

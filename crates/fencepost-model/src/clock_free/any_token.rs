@@ -1,14 +1,14 @@
-//! Whatever clients do, however many there are, however often requests come again, whatever counters stand at: two
-//! attempts do not return the same token, and one that began when another had returned does not return a smaller one.
-//! For a number of nodes this is the whole proof, without any bound.
+//! Whatever clients do, however many there are, however often requests come again, whatever counters stand
+//! at: two attempts do not return the same token, and one that began when another had returned does not
+//! return a smaller one. For a number of nodes this is the whole proof, without any bound.
 //!
 //! - *Two attempts and a crowd.* What can break is broken between two. All others, with their extensions and
 //!   revocations, can do no more to a node than to raise its counter to any value and to take the key away.
-//! - *The most general client.* It may be granted again whenever its key has vanished, may ask to confirm any token at
-//!   any time, and returns its token as soon as a majority of the nodes has ever confirmed it. What production does
-//!   with answers, and with second ones, is among that.
-//! - *Only two tokens.* Which ones the two attempts will return is fixed beforehand. A counter is then one of them, or
-//!   below, between or above: five values stand for all.
+//! - *The most general client.* It may be granted again whenever its key has vanished, may ask to confirm any
+//!   token at any time, and returns its token as soon as a majority of the nodes has ever confirmed it. What
+//!   production does with answers, and with second ones, is among that.
+//! - *Only two tokens.* Which ones the two attempts will return is fixed beforehand. A counter is then one of
+//!   them, or below, between or above: five values stand for all.
 
 use super::node::{Key, NOBODY, Node};
 use super::state::name;

@@ -1,4 +1,5 @@
-//! What is searched. The small ones run with every test; the large ones, marked as ignored, with `make model`.
+//! What is searched. The small ones run with every test; the large ones, marked as ignored, with `make
+//! model`.
 
 use super::client::Rule;
 use super::model::{ClockFree, Scripts};
@@ -8,7 +9,8 @@ use crate::search::search;
 /// More states than any of these has.
 const MOST: usize = 400_000_000;
 
-/// A test each: the model, how many nodes (and attempts), what differs from the plain one, what it must come to.
+/// A test each: the model, how many nodes (and attempts), what differs from the plain one, what it must come
+/// to.
 macro_rules! searches {
     ($(
         $(#[$attribute:meta])*

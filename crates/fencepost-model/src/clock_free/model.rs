@@ -4,7 +4,7 @@ use super::client::{Client, Rule, small};
 use super::node::{ANY_REVOCATION, GONE, Key, NOBODY, Node};
 use super::reduce;
 use super::state::{Phase, State, Try, Values, Wire, name};
-use crate::quorum::{Answer, Confirm, Nodes, Seat, Step, majority, tokens};
+use crate::quorum::{AttemptReply, Confirm, NextStep, NodeSet, VoteState, majority, tokens};
 use crate::search::{Model, Steps};
 
 /// What is searched.
@@ -23,9 +23,9 @@ pub(crate) struct ClockFree<const N: usize, const K: usize> {
     pub(crate) redeliveries: u8,
     /// A returned lock may be extended, and attached to, on any node at any time.
     pub(crate) extends: bool,
-    /// If not zero: besides, any number of others may do to a node whatever attempts can do, and counters end here.
-    /// Only where the search is not in full. What breaks is broken between two attempts, so two in a crowd stand for
-    /// any number.
+    /// If not zero: besides, any number of others may do to a node whatever attempts can do, and counters end
+    /// here. Only where the search is not in full. What breaks is broken between two attempts, so two in a
+    /// crowd stand for any number.
     pub(crate) crowd: u8,
     /// So many nodes may restart empty.
     pub(crate) restarts: u8,
@@ -77,7 +77,7 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
     /// Whether hearing a grant can still change anything for the attempt.
     fn hears_grant(&self, attempt: &Try<N>, node: usize) -> bool {
         let again = matches!(self.rule, Rule::Mutant(rule) if rule.hears_again());
-        attempt.phase == Phase::Running && (again || attempt.client.seat(node) == Seat::Asked)
+        attempt.phase == Phase::Running && (again || attempt.client.seat(node) == VoteState::Asked)
     }
 }
 
@@ -167,7 +167,7 @@ impl<const N: usize, const K: usize> Model for ClockFree<N, K> {
             let (mut late, mut again) = (false, false);
             for (n, wire) in attempt.wires.iter().enumerate() {
                 let seat = attempt.client.seat(n);
-                let confirmed = matches!(seat, Seat::Granted { confirm: Confirm::Yes, .. });
+                let confirmed = matches!(seat, VoteState::Granted { confirm: Confirm::Yes, .. });
                 seen |= u32::from(attempt.phase == Phase::Won && confirmed) << 2;
                 late |= wire.holds.iter().any(|hold| hold < token);
                 again |= wire.grants.len() > 1;
@@ -246,7 +246,7 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
         }
     }
 
-    fn ask(&self, attempt: &mut Try<N>, nodes: Nodes) {
+    fn ask(&self, attempt: &mut Try<N>, nodes: NodeSet) {
         for n in nodes.iter() {
             attempt.wires[n].acquires = 1 + self.redeliveries;
         }
@@ -330,7 +330,7 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
     fn hear(&self, state: &State<N, K>, k: usize, n: usize, steps: Sink<'_, N, K>) {
         let attempt = &state.attempts[k];
         let wire = &attempt.wires[n];
-        let mut hear = |answer: Answer, forget: &dyn Fn(&mut Try<N>)| {
+        let mut hear = |answer: AttemptReply, forget: &dyn Fn(&mut Try<N>)| {
             let mut next = *state;
             forget(&mut next.attempts[k]);
             let step = next.attempts[k].client.hear(self.rule, n, answer);
@@ -338,37 +338,39 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
             steps.push(next, || format!("{} hears {answer:?} from node {n}: {step:?}", name(k)));
         };
         for value in wire.grants.iter() {
-            hear(Answer::Granted(value.into()), &|attempt| {
+            hear(AttemptReply::Granted(value.into()), &|attempt| {
                 attempt.wires[n].grants = attempt.wires[n].grants.without(value);
             });
         }
         for token in wire.acks.iter() {
-            hear(Answer::Confirmed(token.into()), &|attempt| {
+            hear(AttemptReply::Confirmed(token.into()), &|attempt| {
                 attempt.wires[n].acks = attempt.wires[n].acks.without(token);
             });
         }
         for token in wire.nacks.iter() {
-            hear(Answer::Refused(token.into()), &|attempt| {
+            hear(AttemptReply::Refused(token.into()), &|attempt| {
                 attempt.wires[n].nacks = attempt.wires[n].nacks.without(token);
             });
         }
         if wire.denial {
-            hear(Answer::Denied, &|attempt| attempt.wires[n].denial = false);
+            hear(AttemptReply::Denied, &|attempt| attempt.wires[n].denial = false);
         }
-        let waits =
-            matches!(attempt.client.seat(n), Seat::Asked | Seat::Granted { confirm: Confirm::Asked, .. });
+        let waits = matches!(
+            attempt.client.seat(n),
+            VoteState::Asked | VoteState::Granted { confirm: Confirm::Asked, .. }
+        );
         if self.in_full && waits {
-            hear(Answer::Silent, &|_| ());
+            hear(AttemptReply::Silent, &|_| ());
         }
     }
 
     /// Does what the client says.
-    fn take(&self, state: &mut State<N, K>, k: usize, step: Step) {
+    fn take(&self, state: &mut State<N, K>, k: usize, step: NextStep) {
         let attempt = &mut state.attempts[k];
         match step {
-            Step::Wait => {}
-            Step::Ask(nodes) => self.ask(attempt, nodes),
-            Step::Confirm { token, nodes } => {
+            NextStep::Wait => {}
+            NextStep::Ask(nodes) => self.ask(attempt, nodes),
+            NextStep::Confirm { token, nodes } => {
                 for n in nodes.iter() {
                     let wire = &mut attempt.wires[n];
                     wire.holds = wire.holds.with(small(token));
@@ -377,11 +379,11 @@ impl<const N: usize, const K: usize> ClockFree<N, K> {
                     }
                 }
             }
-            Step::Won { token } => {
+            NextStep::Won { token } => {
                 attempt.phase = Phase::Won;
                 state.returned = state.returned.with(small(token));
             }
-            Step::Failed => {
+            NextStep::Failed => {
                 attempt.phase = Phase::Failed;
                 if self.scripts == Scripts::DecrementOnFailure {
                     // What was under way is lost, which is enough to break it.

@@ -1,6 +1,7 @@
-//! Clients that are wrong in one point each. The search must find out, or it shows nothing about the right one.
+//! Clients that are wrong in one point each. The search must find out, or it shows nothing about the right
+//! one.
 
-use crate::quorum::{Answer, Attempt, Confirm, Nodes, Seat, Step, majority};
+use crate::quorum::{Attempt, AttemptReply, Confirm, NextStep, NodeSet, VoteState, majority};
 
 /// What a mutant does otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ impl Rule {
     }
 }
 
-type Client<const N: usize> = Attempt<u8, [Seat; N]>;
+type Client<const N: usize> = Attempt<u8, [VoteState; N]>;
 
 /// As `Attempt::hear`. `extra` is one bit a node: it confirmed what it was not asked for, or answered twice.
 pub(super) fn hear<const N: usize>(
@@ -36,44 +37,44 @@ pub(super) fn hear<const N: usize>(
     client: &mut Client<N>,
     extra: &mut u8,
     node: usize,
-    answer: Answer,
-) -> Step {
+    answer: AttemptReply,
+) -> NextStep {
     if client.decided {
-        return Step::Wait;
+        return NextStep::Wait;
     }
-    match (answer, client.seats[node]) {
-        (Answer::Granted(value), Seat::Asked) => grant(rule, client, node, value),
-        (Answer::Granted(value), Seat::Granted { .. }) if rule == Rule::CountsReplies => {
+    match (answer, client.votes[node]) {
+        (AttemptReply::Granted(value), VoteState::Asked) => grant(rule, client, node, value),
+        (AttemptReply::Granted(value), VoteState::Granted { .. }) if rule == Rule::CountsReplies => {
             *extra |= 1 << node;
             grant(rule, client, node, value);
         }
-        (Answer::Granted(value), Seat::Granted { value: first, confirm: Confirm::Asked })
+        (AttemptReply::Granted(value), VoteState::Granted { value: first, confirm: Confirm::Asked })
             if rule == Rule::SecondGrantConfirms && value >= client.token =>
         {
-            client.seats[node] = Seat::Granted { value: first, confirm: Confirm::Yes };
+            client.votes[node] = VoteState::Granted { value: first, confirm: Confirm::Yes };
         }
-        (Answer::Confirmed(token), _) if rule == Rule::WriteBack && token == client.token => {
+        (AttemptReply::Confirmed(token), _) if rule == Rule::WriteBack && token == client.token => {
             *extra |= 1 << node;
         }
-        (Answer::Confirmed(token), Seat::Granted { value, confirm: Confirm::Asked })
+        (AttemptReply::Confirmed(token), VoteState::Granted { value, confirm: Confirm::Asked })
             if token == client.token || rule == Rule::KeepsAcks =>
         {
-            client.seats[node] = Seat::Granted { value, confirm: Confirm::Yes };
+            client.votes[node] = VoteState::Granted { value, confirm: Confirm::Yes };
         }
-        _ => return Step::Wait,
+        _ => return NextStep::Wait,
     }
     step(rule, client, *extra)
 }
 
 fn grant<const N: usize>(rule: Rule, client: &mut Client<N>, node: usize, value: u64) {
-    client.seats[node] = Seat::Granted { value, confirm: Confirm::No };
+    client.votes[node] = VoteState::Granted { value, confirm: Confirm::No };
     match rule {
         Rule::First if client.token != 0 => return,
         _ if value <= client.token => return,
         _ => client.token = value,
     }
-    for seat in &mut client.seats {
-        if let Seat::Granted { confirm, .. } = seat
+    for seat in &mut client.votes {
+        if let VoteState::Granted { confirm, .. } = seat
             && !(rule == Rule::KeepsAcks && *confirm == Confirm::Yes)
         {
             *confirm = Confirm::No;
@@ -81,11 +82,11 @@ fn grant<const N: usize>(rule: Rule, client: &mut Client<N>, node: usize, value:
     }
 }
 
-fn step<const N: usize>(rule: Rule, client: &mut Client<N>, extra: u8) -> Step {
+fn step<const N: usize>(rule: Rule, client: &mut Client<N>, extra: u8) -> NextStep {
     let (mut values, mut confirmed) = (Vec::new(), 0);
-    for (node, seat) in client.seats.iter().enumerate() {
+    for (node, seat) in client.votes.iter().enumerate() {
         let again = usize::from(extra >> node & 1);
-        if let Seat::Granted { value, confirm } = *seat {
+        if let VoteState::Granted { value, confirm } = *seat {
             let sure = value == client.token || confirm == Confirm::Yes;
             values.push(value);
             match rule {
@@ -100,7 +101,7 @@ fn step<const N: usize>(rule: Rule, client: &mut Client<N>, extra: u8) -> Step {
         }
     }
     if values.len() < majority(N) {
-        return Step::Wait;
+        return NextStep::Wait;
     }
     values.sort_unstable();
     match rule {
@@ -114,25 +115,25 @@ fn step<const N: usize>(rule: Rule, client: &mut Client<N>, extra: u8) -> Step {
     }
 }
 
-fn win<const N: usize>(client: &mut Client<N>) -> Step {
+fn win<const N: usize>(client: &mut Client<N>) -> NextStep {
     client.decided = true;
-    Step::Won { token: client.token }
+    NextStep::Won { token: client.token }
 }
 
-fn ask<const N: usize>(rule: Rule, client: &mut Client<N>) -> Step {
-    let mut nodes = Nodes::default();
-    for (node, seat) in client.seats.iter_mut().enumerate() {
+fn ask<const N: usize>(rule: Rule, client: &mut Client<N>) -> NextStep {
+    let mut nodes = NodeSet::default();
+    for (node, seat) in client.votes.iter_mut().enumerate() {
         match seat {
-            Seat::Granted { value, confirm } if *value < client.token && *confirm == Confirm::No => {
+            VoteState::Granted { value, confirm } if *value < client.token && *confirm == Confirm::No => {
                 *confirm = Confirm::Asked;
                 nodes.insert(node);
             }
-            Seat::Asked if rule == Rule::WriteBack => nodes.insert(node),
+            VoteState::Asked if rule == Rule::WriteBack => nodes.insert(node),
             _ => {}
         }
     }
     match nodes.is_empty() {
-        true => Step::Wait,
-        false => Step::Confirm { token: client.token, nodes },
+        true => NextStep::Wait,
+        false => NextStep::Confirm { token: client.token, nodes },
     }
 }

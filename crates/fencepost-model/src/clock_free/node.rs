@@ -1,7 +1,7 @@
 //! What the scripts do on a node, without time and quarantine.
 
-/// Who owns a lock key: an attempt, by index; nobody; somebody whom revocations are after and who is gone; or, in one
-/// mutant, any revocation.
+/// Who owns a lock key: an attempt, by index; nobody; somebody whom revocations are after and who is gone;
+/// or, in one mutant, any revocation.
 pub(crate) type Key = u8;
 pub(crate) const NOBODY: Key = 255;
 pub(crate) const ANY_REVOCATION: Key = 254;
@@ -11,14 +11,15 @@ pub(crate) const GONE: Key = 253;
 pub(crate) struct Node {
     pub(crate) counter: u8,
     pub(crate) key: Key,
-    /// So many requests for the lock are still under way of attempts that nobody waits for any more (see `reduce`).
+    /// So many requests for the lock are still under way of attempts that nobody waits for any more (see
+    /// `reduce`).
     pub(crate) strays: u8,
 }
 
 impl Node {
     pub(crate) const NEW: Self = Self { counter: 0, key: NOBODY, strays: 0 };
 
-    /// `turn.lua`, to take the lock: the counter, or nothing if the key is somebody else's.
+    /// `ops.lua`, to take the lock: the counter, or nothing if the key is somebody else's.
     pub(crate) fn acquire(&mut self, who: Key, proposal: u8) -> Option<u8> {
         if self.key == NOBODY {
             self.key = who;

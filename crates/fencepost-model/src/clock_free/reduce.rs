@@ -1,31 +1,32 @@
 //! Fewer states, the same verdict.
 //!
-//! Searches that are not in full leave steps out, by these arguments (`m` dominates `s` if every lock that can be
-//! returned, and everything that can be done to counters, from `s` can also be from `m`):
-//! - *No answer arrives but grants and confirmations.* A client that hears a denial, a refusal or nothing counts on
-//!   fewer nodes, and does nothing else; one that never hears it dominates.
-//! - *A key vanishes only just before the grant or extension that needs it free.* A key that is there refuses others,
-//!   who dominate by never asking, and lets its owner confirm, who need not.
-//! - *So revocations are attempts:* a key taken over is one that vanished and was granted in one step. They differ
-//!   in full only.
-//! - *An attempt begins with its first grant.* Whoever began later has more locks returned before it, all smaller.
-//! - *An extension does nothing where the counter is not below the token:* it would only take a key away. *Attaching*
-//!   does what a confirmation would.
-//! - *A request to confirm comes once.* After it was confirmed the counter is the token or larger, so that it changes
-//!   nothing any more; one that was refused need not have come.
+//! Searches that are not in full leave steps out, by these arguments (`m` dominates `s` if every lock that
+//! can be returned, and everything that can be done to counters, from `s` can also be from `m`):
+//! - *No answer arrives but grants and confirmations.* A client that hears a denial, a refusal or nothing
+//!   counts on fewer nodes, and does nothing else; one that never hears it dominates.
+//! - *A key vanishes only just before the grant or extension that needs it free.* A key that is there refuses
+//!   others, who dominate by never asking, and lets its owner confirm, who need not.
+//! - *So revocations are attempts:* a key taken over is one that vanished and was granted in one step. They
+//!   differ in full only.
+//! - *An attempt begins with its first grant.* Whoever began later has more locks returned before it, all
+//!   smaller.
+//! - *An extension does nothing where the counter is not below the token:* it would only take a key away.
+//!   *Attaching* does what a confirmation would.
+//! - *A request to confirm comes once.* After it was confirmed the counter is the token or larger, so that it
+//!   changes nothing any more; one that was refused need not have come.
 //!
-//! - *A crowd*, where there is one, raises a counter to any larger value, taking the key away. That is a grant with any
-//!   proposal, and the raise by a confirmation or an extension. So attempts need no proposals there, and nothing is
-//!   left to do for one that is over.
+//! - *A crowd*, where there is one, raises a counter to any larger value, taking the key away. That is a
+//!   grant with any proposal, and the raise by a confirmation or an extension. So attempts need no proposals
+//!   there, and nothing is left to do for one that is over.
 //!
-//! Then states are taken for one that differ in what cannot matter any more, in the order of nodes, and in the order of
-//! attempts.
+//! Then states are taken for one that differ in what cannot matter any more, in the order of nodes, and in
+//! the order of attempts.
 
 use super::client::Rule;
 use super::model::{ClockFree, Scripts};
 use super::node::{Key, NOBODY};
 use super::state::{Phase, State, Try, Values, Wire};
-use crate::quorum::{Confirm, Seat, majority};
+use crate::quorum::{Confirm, VoteState, majority};
 
 pub(super) fn canonical<const N: usize, const K: usize>(
     model: &ClockFree<N, K>,
@@ -80,22 +81,22 @@ fn forget_running<const N: usize, const K: usize>(state: &mut State<N, K>, k: us
     let mut raisable = false;
     for (n, wire) in attempt.wires.iter_mut().enumerate() {
         match attempt.client.seat(n) {
-            Seat::Asked => raisable |= wire.acquires > 0 || wire.grants.largest() > token,
-            Seat::Granted { value, confirm } => {
+            VoteState::Asked => raisable |= wire.acquires > 0 || wire.grants.largest() > token,
+            VoteState::Granted { value, confirm } => {
                 wire.grants = Values::NONE;
-                // Having confirmed the token and having granted with it is the same. So is having granted with any
-                // smaller value.
+                // Having confirmed the token and having granted with it is the same. So is having granted
+                // with any smaller value.
                 let sure = confirm == Confirm::Yes || value == u64::from(token);
                 if sure || confirm != Confirm::Asked {
                     wire.acks = Values::NONE;
                 }
                 let seat = match sure {
-                    true => Seat::Granted { value: token.into(), confirm: Confirm::No },
-                    false => Seat::Granted { value: 0, confirm },
+                    true => VoteState::Granted { value: token.into(), confirm: Confirm::No },
+                    false => VoteState::Granted { value: 0, confirm },
                 };
                 attempt.client.set_seat(n, seat);
             }
-            Seat::Idle | Seat::Out => wire.grants = Values::NONE,
+            VoteState::Idle | VoteState::Out => wire.grants = Values::NONE,
         }
     }
     let mut reach = 0;
@@ -114,20 +115,20 @@ fn forget_running<const N: usize, const K: usize>(state: &mut State<N, K>, k: us
 }
 
 /// Whether a node may count for the attempt without more from it, and whether it may with its key.
-fn prospects(seat: Seat, wire: &Wire, counter: u8, token: u8, raisable: bool) -> (bool, bool) {
+fn prospects(seat: VoteState, wire: &Wire, counter: u8, token: u8, raisable: bool) -> (bool, bool) {
     match seat {
-        Seat::Asked => (wire.acquires > 0 || !wire.grants.is_empty(), true),
-        Seat::Granted { value, confirm } => {
+        VoteState::Asked => (wire.acquires > 0 || !wire.grants.is_empty(), true),
+        VoteState::Granted { value, confirm } => {
             let counts = value == u64::from(token) || wire.acks.has(token);
             let open = confirm == Confirm::No || wire.holds.has(token);
             (counts, raisable || !counts && open && counter <= token)
         }
-        Seat::Idle | Seat::Out => (false, false),
+        VoteState::Idle | VoteState::Out => (false, false),
     }
 }
 
-/// Of an attempt that is over: everything but what its requests can still do to counters. One that will only ever
-/// raise a counter by one is nobody's in particular.
+/// Of an attempt that is over: everything but what its requests can still do to counters. One that will only
+/// ever raise a counter by one is nobody's in particular.
 fn retire<const N: usize, const K: usize>(model: &ClockFree<N, K>, state: &mut State<N, K>, k: usize) {
     let attempt = &mut state.attempts[k];
     let mut left = Try { phase: Phase::Failed, proposal: attempt.proposal, ..Try::idle(false) };
@@ -153,8 +154,8 @@ fn retire<const N: usize, const K: usize>(model: &ClockFree<N, K>, state: &mut S
     *attempt = left;
 }
 
-/// Attempts in the order of what they look like, nodes in the order of what they look like then. Where two attempts look
-/// alike, whichever order makes the smaller state.
+/// Attempts in the order of what they look like, nodes in the order of what they look like then. Where two
+/// attempts look alike, whichever order makes the smaller state.
 fn rename<const N: usize, const K: usize>(state: &State<N, K>) -> State<N, K> {
     let looks: [_; K] = std::array::from_fn(|k| look(state, k));
     let mut order: [usize; K] = std::array::from_fn(|k| k);
@@ -221,10 +222,10 @@ fn rename_attempts<const N: usize, const K: usize>(state: &State<N, K>, order: &
 
 fn rename_nodes<const N: usize, const K: usize>(state: &State<N, K>) -> State<N, K> {
     let column = |n: usize| {
-        let seats = state
+        let votes = state
             .attempts
             .map(|attempt| (attempt.client.packed_seat(n), attempt.wires[n], attempt.client.extra >> n & 1));
-        (state.nodes[n], seats)
+        (state.nodes[n], votes)
     };
     let mut order: [usize; N] = std::array::from_fn(|n| n);
     order.sort_by_key(|&n| column(n));

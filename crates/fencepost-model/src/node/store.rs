@@ -1,5 +1,5 @@
-//! As much of Redis as the scripts use: texts and lists that may have an end, at a time that stands still while a
-//! script runs.
+//! As much of Redis as the scripts use: texts and lists that may have an end, at a time that stands still
+//! while a script runs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -135,7 +135,8 @@ impl Store {
         Ok(entry)
     }
 
-    /// Removes what has ended. Redis does so now and then; what is gone does not come back when a clock is set back.
+    /// Removes what has ended. Redis does so now and then; what is gone does not come back when a clock is
+    /// set back.
     pub fn sweep(&mut self) {
         let now = self.now;
         self.entries.retain(|_, entry| entry.until.is_none_or(|until| now <= until));

@@ -1,11 +1,11 @@
-//! Acquiring, waiting and revoking: the shell around `Attempt` and `Contest`.
+//! Acquiring, waiting and revoking: the shell around `Attempt` and `AttemptBackoff`.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::contest::{Contest, Manner, Standing, standing};
 use crate::node::{Mode, Refusal, Verdict, Vote};
-use crate::quorum::{Answer, Attempt, MAX_NODES, Nodes, Seat, Step};
+use crate::quorum::{Attempt, AttemptReply, MAX_NODES, NextStep, NodeSet, VoteState};
+use crate::retry::{AskOrder, AttemptBackoff, Obstacle, obstacle};
 
 use super::client::{Doing, Trial, Wait, channel};
 use super::message::{Ask, Reply, Request, Tag};
@@ -35,7 +35,7 @@ impl World {
             id,
             lock,
             deadline,
-            contest: Contest::default(),
+            backoff: AttemptBackoff::default(),
             value: entry.clone(),
             entry,
             trial: None,
@@ -58,12 +58,12 @@ impl World {
         let fresh = if self.rules.fresh_owner { trial } else { 0 };
         wait.value = format!("{} owner {fresh}", channel(client)).into();
         let (lock, value, entry) = (wait.lock, wait.value.clone(), wait.entry.clone());
-        let manner = wait.contest.manner();
-        let (trial, nodes) = self.new_trial(client, trial, lock, value, manner);
+        let order = wait.backoff.order();
+        let (trial, nodes) = self.new_trial(client, trial, lock, value, order);
         let id = trial.id;
         let Doing::Waiting(wait) = &mut self.clients[client].doing else { return };
         wait.trial = Some(Trial { entry: Some(entry), ..trial });
-        if manner == Manner::InOrder {
+        if order == AskOrder::InOrder {
             self.see(Sight::InOrder);
         }
         self.start(client, id, nodes);
@@ -73,7 +73,7 @@ impl World {
         let id = self.id();
         // With an id of its own: the same reason twice must not be the same revocation.
         let value = format!("!{victim}\nrevoked by {client} {id}").into();
-        let (trial, nodes) = self.new_trial(client, id, lock, value, Manner::AtOnce);
+        let (trial, nodes) = self.new_trial(client, id, lock, value, AskOrder::AtOnce);
         note!(self, "client {client} revokes lock {lock} of {victim:?}");
         self.clients[client].doing = Doing::Revoking(Box::new(Trial { victim: Some(victim), ..trial }));
         self.start(client, id, nodes);
@@ -85,14 +85,14 @@ impl World {
         id: u64,
         lock: usize,
         value: Rc<str>,
-        manner: Manner,
-    ) -> (Trial, Nodes) {
+        order: AskOrder,
+    ) -> (Trial, NodeSet) {
         let now = self.local(client);
         let until = now + self.plan.ttl - self.plan.drift();
-        let seats = vec![Seat::Idle; self.plan.nodes];
-        let (attempt, nodes) = match manner {
-            Manner::AtOnce => Attempt::at_once(seats, until),
-            Manner::InOrder => Attempt::in_order(seats, lock % self.plan.nodes, until),
+        let votes = vec![VoteState::Idle; self.plan.nodes];
+        let (attempt, nodes) = match order {
+            AskOrder::AtOnce => Attempt::at_once(votes, until),
+            AskOrder::InOrder => Attempt::in_order(votes, lock % self.plan.nodes, until),
         };
         let trial = Trial {
             id,
@@ -105,14 +105,14 @@ impl World {
             proposal: None,
             floor: self.promises.floor(lock),
             denials: Vec::new(),
-            greeted: Nodes::default(),
-            late: Nodes::default(),
+            greeted: NodeSet::default(),
+            late: NodeSet::default(),
             over: [0; MAX_NODES],
         };
         (trial, nodes)
     }
 
-    fn start(&mut self, client: usize, trial: u64, nodes: Nodes) {
+    fn start(&mut self, client: usize, trial: u64, nodes: NodeSet) {
         self.alarm(client, self.plan.patience, Timer::GiveUp(trial));
         for node in nodes.iter() {
             self.intend(client, node, Tag::Ask(trial));
@@ -144,7 +144,7 @@ impl World {
     fn greet_again(&mut self, client: usize, node: usize, id: u64) {
         let Some(trial) = self.clients[client].trial(id) else { return };
         if trial.greeted.contains(node) {
-            return self.hear(client, node, id, Answer::Silent);
+            return self.hear(client, node, id, AttemptReply::Silent);
         }
         trial.greeted.insert(node);
         if self.clients[client].links[node].state != super::client::State::Greeting {
@@ -158,14 +158,14 @@ impl World {
         let Some(trial) = state.trial(id) else { return };
         let lock = trial.lock;
         match vote {
-            Vote::Granted(value) => self.hear(client, node, id, Answer::Granted(value)),
+            Vote::Granted(value) => self.hear(client, node, id, AttemptReply::Granted(value)),
             Vote::Held { holder, left, counter, .. } => {
                 let holder: Rc<str> = holder.into();
                 let left = u64::try_from(left).ok().map(Duration::from_millis);
                 trial.denials.push((holder.clone(), left));
                 state.met[lock] = Some(holder);
                 state.counters[lock] = state.counters[lock].max(counter);
-                self.hear(client, node, id, Answer::Denied);
+                self.hear(client, node, id, AttemptReply::Denied);
             }
             Vote::Not(Refusal::Node(_)) => {
                 state.links[node].votes = false;
@@ -175,7 +175,7 @@ impl World {
                 trial.late.insert(node);
                 self.ask(client, node, id);
             }
-            Vote::Not(Refusal::Late(_)) => self.hear(client, node, id, Answer::Silent),
+            Vote::Not(Refusal::Late(_)) => self.hear(client, node, id, AttemptReply::Silent),
         }
     }
 
@@ -188,7 +188,7 @@ impl World {
         let (key, connection, clock) = (link.key.clone(), link.connection, link.node_clock(now));
         let Some(trial) = state.trial(id) else { return };
         let Some(clock) = clock.filter(|_| trial.over[node] == connection) else {
-            return self.hear(client, node, id, Answer::Silent);
+            return self.hear(client, node, id, AttemptReply::Silent);
         };
         let (lock, value) = (trial.lock, trial.value.clone());
         let not_after = clock + patience;
@@ -198,31 +198,31 @@ impl World {
 
     pub(super) fn confirmed(&mut self, client: usize, node: usize, id: u64, token: u64, reply: &Reply) {
         let answer = match reply {
-            Reply::Held { verdict: Verdict::Kept, .. } => Answer::Confirmed(token),
-            Reply::Held { .. } => Answer::Refused(token),
-            _ => Answer::Silent,
+            Reply::Held { verdict: Verdict::Kept, .. } => AttemptReply::Confirmed(token),
+            Reply::Held { .. } => AttemptReply::Refused(token),
+            _ => AttemptReply::Silent,
         };
         self.hear(client, node, id, answer);
     }
 
-    pub(super) fn hear(&mut self, client: usize, node: usize, id: u64, answer: Answer) {
+    pub(super) fn hear(&mut self, client: usize, node: usize, id: u64, answer: AttemptReply) {
         let now = self.local(client);
         let Some(trial) = self.clients[client].trial(id) else { return };
-        match trial.attempt.hear(node, answer, now) {
-            Step::Wait => {}
-            Step::Ask(nodes) => nodes.iter().for_each(|node| self.intend(client, node, Tag::Ask(id))),
-            Step::Confirm { token, nodes } => {
+        match trial.attempt.on_reply(node, answer, now) {
+            NextStep::Wait => {}
+            NextStep::Ask(nodes) => nodes.iter().for_each(|node| self.intend(client, node, Tag::Ask(id))),
+            NextStep::Confirm { token, nodes } => {
                 self.see(Sight::RoundTwo);
                 nodes.iter().for_each(|node| self.intend(client, node, Tag::Confirm(id, token)));
             }
-            Step::Won { token } => self.won(client, token),
-            Step::Failed => self.failed(client),
+            NextStep::Won { token } => self.won(client, token),
+            NextStep::Failed => self.failed(client),
         }
     }
 
     pub(super) fn give_up(&mut self, client: usize, id: u64) {
         let Some(trial) = self.clients[client].trial(id) else { return };
-        if trial.attempt.give_up() == Step::Failed {
+        if trial.attempt.give_up() == NextStep::Failed {
             self.drop_silent_links(client, id);
             self.failed(client);
         }
@@ -285,13 +285,13 @@ impl World {
         note!(self, "client {client} steps back from lock {} ({})", trial.lock, trial.id);
         self.undo(client, trial.lock, trial.value.clone(), trial.attempt.asked(), false, None);
         let (granted, gated) = (trial.attempt.granted().len(), trial.attempt.gate.is_some());
-        let found = standing(self.plan.nodes, granted, &trial.denials, gated);
-        if found == Standing::Split {
+        let found = obstacle(self.plan.nodes, granted, &trial.denials, gated);
+        if found == Obstacle::Split {
             self.see(Sight::Split);
         }
         let (chance, round_trip) = (self.random.unit(), self.clients[client].round_trip);
         let Doing::Waiting(wait) = &mut self.clients[client].doing else { return };
-        let pause = wait.contest.pause(found, Duration::from_micros(round_trip), chance);
+        let pause = wait.backoff.pause(found, Duration::from_micros(round_trip), chance);
         let pause = if wait.hinted { 0 } else { pause.as_micros() as u64 };
         let id = wait.id;
         self.alarm(client, pause, Timer::Retry(id));
@@ -317,7 +317,7 @@ impl World {
     pub(super) fn leave(&mut self, client: usize) {
         let doing = std::mem::replace(&mut self.clients[client].doing, Doing::Nothing);
         if let Doing::Waiting(wait) = doing {
-            let all = Nodes::all(self.plan.nodes);
+            let all = NodeSet::all(self.plan.nodes);
             self.undo(client, wait.lock, wait.value, all, false, Some(wait.entry));
         }
         self.rest(client);

@@ -1,12 +1,12 @@
-//! A client: what it does, its connections, and what it has yet to give back. Times are of the client's own clock,
-//! which never steps, unless they say otherwise.
+//! A client: what it does, its connections, and what it has yet to give back. Times are of the client's own
+//! clock, which never steps, unless they say otherwise.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::contest::Contest;
-use crate::quorum::{Attempt, Extension, MAX_NODES, Nodes};
+use crate::quorum::{Attempt, Extension, MAX_NODES, NodeSet};
+use crate::retry::AttemptBackoff;
 
 use super::clock::Clock;
 use super::message::Tag;
@@ -45,7 +45,7 @@ pub(super) struct Wait {
     pub(super) id: u64,
     pub(super) lock: usize,
     pub(super) deadline: u64,
-    pub(super) contest: Contest,
+    pub(super) backoff: AttemptBackoff,
     /// Its place in the queues.
     pub(super) entry: Rc<str>,
     /// The value of the last attempt.
@@ -72,8 +72,8 @@ pub(super) struct Trial {
     pub(super) floor: u64,
     pub(super) denials: Vec<(Rc<str>, Option<Duration>)>,
     /// Who was greeted again, and who was asked again after a request that came too late.
-    pub(super) greeted: Nodes,
-    pub(super) late: Nodes,
+    pub(super) greeted: NodeSet,
+    pub(super) late: NodeSet,
     /// The connections that the requests went over.
     pub(super) over: [u64; MAX_NODES],
 }
@@ -105,7 +105,7 @@ pub(super) struct Undo {
     pub(super) value: Rc<str>,
     pub(super) wake: bool,
     pub(super) entry: Option<Rc<str>>,
-    pub(super) open: Nodes,
+    pub(super) open: NodeSet,
     pub(super) deadline: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Broken promises, step by step on nodes and core alone: two that the scripts prevent, because nothing counts on a node that
-//! does not vote, and two that only the shell around `quorum.rs` can.
+//! Broken promises, step by step on nodes and core alone: two that the scripts prevent, because nothing
+//! counts on a node that does not vote, and two that only the shell around `quorum.rs` can.
 
 use crate::node::{Ask, Greet, Held, How, Keys, Life, Mode, Node, Verdict, Vote};
-use crate::quorum::{Answer, Attempt, Seat, Step};
+use crate::quorum::{Attempt, AttemptReply, NextStep, VoteState};
 
 const NOW: u64 = 1_760_000_000_000_000;
 const TTL: u64 = 10_000;
@@ -39,13 +39,13 @@ impl Set {
         self.nodes[node].greet(NOW, &life, &greet).expect("a node key").node
     }
 
-    fn acquire(&mut self, node: usize, value: &str, proposal: u64) -> Answer {
+    fn acquire(&mut self, node: usize, value: &str, proposal: u64) -> AttemptReply {
         let key = self.node_key(node);
         let ask = Ask { value, ttl: TTL, proposal, bound: 5_000_000, node: &key, not_after: LATE };
         answer(self.nodes[node].acquire(NOW, &self.keys, &ask, None).expect("a lock"))
     }
 
-    fn revoke(&mut self, node: usize, victim: &str, value: &str, proposal: u64) -> Answer {
+    fn revoke(&mut self, node: usize, victim: &str, value: &str, proposal: u64) -> AttemptReply {
         let key = self.node_key(node);
         let ask = Ask { value, ttl: TTL, proposal, bound: 5_000_000, node: &key, not_after: LATE };
         let message = (String::new(), String::new());
@@ -71,21 +71,21 @@ impl Set {
     }
 }
 
-fn answer(vote: Vote) -> Answer {
+fn answer(vote: Vote) -> AttemptReply {
     match vote {
-        Vote::Granted(value) => Answer::Granted(value),
-        Vote::Held { .. } => Answer::Denied,
-        Vote::Not(_) => Answer::Silent,
+        Vote::Granted(value) => AttemptReply::Granted(value),
+        Vote::Held { .. } => AttemptReply::Denied,
+        Vote::Not(_) => AttemptReply::Silent,
     }
 }
 
 fn attempt(nodes: usize) -> Attempt<u64> {
-    Attempt::at_once(vec![Seat::Idle; nodes], LATE).0
+    Attempt::at_once(vec![VoteState::Idle; nodes], LATE).0
 }
 
 /// Hears one node after the other; the last step.
-fn hear(attempt: &mut Attempt<u64>, answers: &[(usize, Answer)]) -> Step {
-    answers.iter().fold(Step::Wait, |_, (node, answer)| attempt.hear(*node, *answer, NOW))
+fn hear(attempt: &mut Attempt<u64>, answers: &[(usize, AttemptReply)]) -> NextStep {
+    answers.iter().fold(NextStep::Wait, |_, (node, answer)| attempt.on_reply(*node, *answer, NOW))
 }
 
 /// Else the victim's attempt would return the revocation's token.
@@ -94,17 +94,17 @@ fn a_node_back_from_a_snapshot_confirms_no_old_grant() {
     let mut set = Set::new(3);
     let mut ours = attempt(3);
     let answers = [(0, set.acquire(0, "ours", NOW)), (1, set.acquire(1, "ours", NOW + 1))];
-    let Step::Confirm { token, .. } = hear(&mut ours, &answers) else { panic!("no second round") };
+    let NextStep::Confirm { token, .. } = hear(&mut ours, &answers) else { panic!("no second round") };
     let snapshot = set.nodes[0].store.clone();
 
     let mut revocation = attempt(3);
     let answers = [0, 2].map(|node| (node, set.revoke(node, "ours", "!ours\nwhy", NOW + 1)));
-    assert_eq!(hear(&mut revocation, &answers), Step::Won { token });
+    assert_eq!(hear(&mut revocation, &answers), NextStep::Won { token });
 
     set.nodes[0].store = snapshot;
     assert_ne!(set.greet(0, 2, How::Meet), set.node_key(0), "it is in quarantine");
     assert!(!set.confirms(0, 1, "ours", token) && !set.confirms(0, 2, "ours", token));
-    assert_eq!(hear(&mut ours, &[(0, Answer::Confirmed(token))]), Step::Won { token }, "if it did");
+    assert_eq!(hear(&mut ours, &[(0, AttemptReply::Confirmed(token))]), NextStep::Won { token }, "if it did");
 }
 
 /// Else a lock that was released could be attached while another has it.
@@ -114,13 +114,13 @@ fn a_lock_that_a_snapshot_brings_back_cannot_be_attached() {
     let owner = "0".repeat(36);
     let mut first = attempt(3);
     let answers = [0, 1].map(|node| (node, set.acquire(node, &owner, NOW)));
-    let Step::Won { token } = hear(&mut first, &answers) else { panic!("not won") };
+    let NextStep::Won { token } = hear(&mut first, &answers) else { panic!("not won") };
     let snapshot = set.nodes[0].store.clone();
 
     assert!(set.release(0, &owner), "node 1 is out of reach");
     let mut second = attempt(3);
     let answers = [0, 2].map(|node| (node, set.acquire(node, "another", NOW + 1)));
-    assert!(matches!(hear(&mut second, &answers), Step::Won { .. }));
+    assert!(matches!(hear(&mut second, &answers), NextStep::Won { .. }));
 
     set.nodes[0].store = snapshot;
     assert_ne!(set.greet(0, 2, How::Meet), set.node_key(0), "it is in quarantine");
@@ -134,17 +134,19 @@ fn a_revocation_that_is_given_back_frees_a_lock_that_is_held() {
     let mut set = Set::new(5);
     let mut first = attempt(5);
     let answers = [0, 1, 2].map(|node| (node, set.acquire(node, "ours", NOW)));
-    assert!(matches!(hear(&mut first, &answers), Step::Won { .. }));
+    assert!(matches!(hear(&mut first, &answers), NextStep::Won { .. }));
 
     let revocation = "!ours\nwhy";
     assert!(
-        [0, 1].iter().all(|node| matches!(set.revoke(*node, "ours", revocation, NOW), Answer::Granted(_)))
+        [0, 1]
+            .iter()
+            .all(|node| matches!(set.revoke(*node, "ours", revocation, NOW), AttemptReply::Granted(_)))
     );
     assert!([0, 1].iter().all(|node| set.release(*node, revocation)));
 
     let mut second = attempt(5);
     let answers = [0, 1, 3].map(|node| (node, set.acquire(node, "another", NOW + 3_000_000)));
-    assert!(matches!(hear(&mut second, &answers), Step::Won { .. }), "and the first is still valid");
+    assert!(matches!(hear(&mut second, &answers), NextStep::Won { .. }), "and the first is still valid");
 }
 
 /// So the value of a revocation has an id of its own, not only a reason.
@@ -160,6 +162,6 @@ fn two_revocations_with_one_value_get_one_token() {
         hear(&mut revocation, &answers)
     };
     let first = revoke();
-    assert!(matches!(first, Step::Won { .. }));
+    assert!(matches!(first, NextStep::Won { .. }));
     assert_eq!(revoke(), first);
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::node::{Mode, Verdict};
-use crate::quorum::{Extended, Extension, Kept, Nodes};
+use crate::quorum::{Extended, Extension, Kept, NodeSet};
 
 use super::client::{Doing, Guard, Round, Trial, Undo};
 use super::message::{Reply, Request, Tag};
@@ -96,7 +96,7 @@ impl World {
         let Some(guard) = self.clients[client].guard() else { return };
         let (lock, guard_id) = (guard.lock, guard.id);
         let Some(round) = guard.round.as_mut().filter(|round| round.id == id) else { return };
-        match round.extension.hear(node, kept, now) {
+        match round.extension.on_reply(node, kept, now) {
             Extended::Wait => {}
             Extended::Yes => {
                 let until = guard.until.max(round.since + term);
@@ -156,19 +156,19 @@ impl World {
         let Doing::Holding(guard) = doing else { return };
         self.promises.ended(guard.lock, &name(client, id));
         note!(self, "client {client} ({id}) gives lock {} back", guard.lock);
-        let all = Nodes::all(self.plan.nodes);
+        let all = NodeSet::all(self.plan.nodes);
         self.undo(client, guard.lock, guard.value, all, true, Some(guard.entry));
         self.rest(client);
     }
 
-    /// Gives back what these nodes may have granted. Behind what was sent before, over the same connection; over
-    /// a new one if that has ended.
+    /// Gives back what these nodes may have granted. Behind what was sent before, over the same connection;
+    /// over a new one if that has ended.
     pub(super) fn undo(
         &mut self,
         client: usize,
         lock: usize,
         value: Rc<str>,
-        open: Nodes,
+        open: NodeSet,
         wake: bool,
         entry: Option<Rc<str>>,
     ) {
@@ -218,7 +218,7 @@ impl World {
         match tag {
             Tag::Greet | Tag::Undo(_) => {}
             Tag::Ask(trial) | Tag::Confirm(trial, _) => {
-                self.hear(client, node, trial, crate::quorum::Answer::Silent);
+                self.hear(client, node, trial, crate::quorum::AttemptReply::Silent);
             }
             Tag::Extend(round) => self.hear_kept(client, node, round, Kept::Silent),
         }

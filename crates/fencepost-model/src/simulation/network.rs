@@ -1,4 +1,5 @@
-//! Connections: in order like TCP, and what a dead one carried may still arrive, later than what a new one carries.
+//! Connections: in order like TCP, and what a dead one carried may still arrive, later than what a new one
+//! carries.
 
 use std::rc::Rc;
 
@@ -9,7 +10,8 @@ use super::sights::Sight;
 use super::world::{Event, World, note};
 
 impl World {
-    /// Sends something when the node is greeted, which may be now. Over a new connection the greeting comes first.
+    /// Sends something when the node is greeted, which may be now. Over a new connection the greeting comes
+    /// first.
     pub(super) fn intend(&mut self, client: usize, node: usize, tag: Tag) {
         match self.clients[client].links[node].state {
             State::Ready => self.perform(client, node, tag),

@@ -1,4 +1,5 @@
-//! What a seed draws before it starts: sizes, times, and which assumptions it breaks. All times are microseconds.
+//! What a seed draws before it starts: sizes, times, and which assumptions it breaks. All times are
+//! microseconds.
 
 use super::random::Random;
 

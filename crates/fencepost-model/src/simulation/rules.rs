@@ -1,4 +1,5 @@
-//! The rules of the shell around the client's core. Each can be switched off, to see that the simulation notices.
+//! The rules of the shell around the client's core. Each can be switched off, to see that the simulation
+//! notices.
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {

@@ -97,7 +97,8 @@ fn as_many_seeds_as_told() {
     Sight::ALL.iter().for_each(|sight| eprintln!("{sight:?}: {}", sights.count(*sight)));
 }
 
-// --- rules switched off ----------------------------------------------------------------------------------------
+// --- rules switched off
+// ----------------------------------------------------------------------------------------
 
 /// Finds a seed that breaks a promise without some rule, or with a plan that the promise does not cover.
 #[track_caller]

@@ -6,7 +6,9 @@ use super::state::{
     ADOPTED, ATTACHED, ATTEMPTS, Broken, CONFIRMED, Confirmation, NODES, Phase, Reply, State, TWO_LOCKS,
     no_extension,
 };
-use crate::quorum::{Answer, Attempt, Confirm, Extended, Extension, Kept, Nodes, Seat, Step, majority};
+use crate::quorum::{
+    Attempt, AttemptReply, Confirm, Extended, Extension, Kept, NextStep, NodeSet, VoteState, majority,
+};
 
 impl State {
     pub(super) fn may_start(&self, rules: &Rules, who: usize) -> bool {
@@ -24,15 +26,15 @@ impl State {
     pub(super) fn start(&mut self, rules: &Rules, who: usize) {
         let until = self.now + rules.ttl;
         let (attempt, asked) = match rules.in_order {
-            false => Attempt::at_once([Seat::Idle; NODES], until),
-            true => Attempt::in_order([Seat::Idle; NODES], 0, until),
+            false => Attempt::at_once([VoteState::Idle; NODES], until),
+            true => Attempt::in_order([VoteState::Idle; NODES], 0, until),
         };
         let actor = &mut self.actors[who];
         (actor.phase, actor.start, actor.attempt) = (Phase::Asking, self.now, attempt);
         self.ask(rules, who, asked);
     }
 
-    fn ask(&mut self, rules: &Rules, who: usize, nodes: Nodes) {
+    fn ask(&mut self, rules: &Rules, who: usize, nodes: NodeSet) {
         for node in nodes.iter() {
             self.actors[who].links[node].acquire = rules.copies;
         }
@@ -47,7 +49,7 @@ impl State {
             return;
         }
         let all = matches!(actor.phase, Phase::Held | Phase::Attaching);
-        let asked = if all { Nodes::all(NODES) } else { actor.attempt.asked() };
+        let asked = if all { NodeSet::all(NODES) } else { actor.attempt.asked() };
         actor.attempt.give_up();
         actor.phase = Phase::Over;
         for node in asked.iter() {
@@ -56,50 +58,57 @@ impl State {
     }
 
     /// The attempt hears the reply of a node to its request to acquire.
-    pub(super) fn hear_reply(&mut self, rules: &Rules, who: usize, node: usize) -> Step {
+    pub(super) fn hear_reply(&mut self, rules: &Rules, who: usize, node: usize) -> NextStep {
         let reply = std::mem::take(&mut self.actors[who].links[node].reply);
         let answer = match reply {
-            Reply::Granted { value, .. } => Answer::Granted(value.into()),
-            Reply::Denied => Answer::Denied,
-            Reply::Silent => Answer::Silent,
-            Reply::None => return Step::Wait,
+            Reply::Granted { value, .. } => AttemptReply::Granted(value.into()),
+            Reply::Denied => AttemptReply::Denied,
+            Reply::Silent => AttemptReply::Silent,
+            Reply::None => return NextStep::Wait,
         };
         self.actors[who].links[node].doubtful = matches!(reply, Reply::Granted { amnesiac: true, .. });
         self.hear(rules, who, node, answer)
     }
 
     /// The attempt hears the reply of a node to a request to confirm.
-    pub(super) fn hear_confirmation(&mut self, rules: &Rules, who: usize, node: usize, slot: usize) -> Step {
+    pub(super) fn hear_confirmation(
+        &mut self,
+        rules: &Rules,
+        who: usize,
+        node: usize,
+        slot: usize,
+    ) -> NextStep {
         let confirmation = std::mem::take(&mut self.actors[who].links[node].confirms[slot]);
         let answer = match confirmation {
-            Confirmation::Yes(token) => Answer::Confirmed(token.into()),
-            Confirmation::No(token) => Answer::Refused(token.into()),
-            Confirmation::None | Confirmation::Asked(_) => return Step::Wait,
+            Confirmation::Yes(token) => AttemptReply::Confirmed(token.into()),
+            Confirmation::No(token) => AttemptReply::Refused(token.into()),
+            Confirmation::None | Confirmation::Asked(_) => return NextStep::Wait,
         };
         self.hear(rules, who, node, answer)
     }
 
-    fn hear(&mut self, rules: &Rules, who: usize, node: usize, answer: Answer) -> Step {
-        let step = self.actors[who].attempt.hear(node, answer, self.now);
+    fn hear(&mut self, rules: &Rules, who: usize, node: usize, answer: AttemptReply) -> NextStep {
+        let step = self.actors[who].attempt.on_reply(node, answer, self.now);
         match step {
-            Step::Wait => {}
-            Step::Ask(nodes) => self.ask(rules, who, nodes),
-            Step::Confirm { .. } | Step::Won { .. } if resync::is_needed(&self.actors[who]) => {
+            NextStep::Wait => {}
+            NextStep::Ask(nodes) => self.ask(rules, who, nodes),
+            NextStep::Confirm { .. } | NextStep::Won { .. } if resync::is_needed(&self.actors[who]) => {
                 resync::begin(rules, &mut self.actors[who]);
             }
-            Step::Confirm { token, nodes } => {
+            NextStep::Confirm { token, nodes } => {
                 for node in nodes.iter() {
                     self.actors[who].links[node].ask_to_confirm(token as u8);
                 }
             }
-            Step::Won { token } => {
-                let twice = self.actors[who].attempt.seats.iter();
-                if twice.clone().any(|seat| matches!(seat, Seat::Granted { confirm: Confirm::Yes, .. })) {
+            NextStep::Won { token } => {
+                let twice = self.actors[who].attempt.votes.iter();
+                if twice.clone().any(|seat| matches!(seat, VoteState::Granted { confirm: Confirm::Yes, .. }))
+                {
                     self.event.seen |= CONFIRMED;
                 }
                 self.hold(rules, who, token as u8);
             }
-            Step::Failed => self.end(rules, who),
+            NextStep::Failed => self.end(rules, who),
         }
         step
     }
@@ -180,7 +189,7 @@ impl State {
     pub(super) fn hear_extended(&mut self, rules: &Rules, who: usize, node: usize) -> Extended {
         let actor = &mut self.actors[who];
         let kept = std::mem::take(&mut actor.links[node].extended);
-        let extended = actor.extension.hear(node, kept, self.now);
+        let extended = actor.extension.on_reply(node, kept, self.now);
         match extended {
             Extended::Lost => self.end(rules, who),
             Extended::Failed if actor.phase == Phase::Attaching => self.end(rules, who),

@@ -1,8 +1,9 @@
-//! What makes large searches end: forgetting what cannot matter. `outcomes.rs` compares with searches that keep
-//! everything.
+//! What makes large searches end: forgetting what cannot matter. `outcomes.rs` compares with searches that
+//! keep everything.
 //!
-//! Two kinds of forgetting are done here. `forget` replaces a state by one from which at least as much can go wrong,
-//! each time for a reason given beside it. `canonical` gives one name to states that differ in names only.
+//! Two kinds of forgetting are done here. `forget` replaces a state by one from which at least as much can go
+//! wrong, each time for a reason given beside it. `canonical` gives one name to states that differ in names
+//! only.
 
 use super::rules::{Flaw, Keep, Rules};
 use super::state::{
@@ -104,10 +105,10 @@ impl State {
         }
     }
 
-    /// Requests that need the key of their sender, where it is gone and does not come back. To confirm: a key comes back
-    /// with a snapshot, by the request to acquire, or by an extension, and that raises the counter to the token
-    /// itself. Where the counter has passed the token it stays above it, but for a snapshot.
-    /// So it does when it was moved and is put back: whose lock is being taken over keeps its requests.
+    /// Requests that need the key of their sender, where it is gone and does not come back. To confirm: a key
+    /// comes back with a snapshot, by the request to acquire, or by an extension, and that raises the counter
+    /// to the token itself. Where the counter has passed the token it stays above it, but for a snapshot. So
+    /// it does when it was moved and is put back: whose lock is being taken over keeps its requests.
     fn drop_requests_without_a_key(&mut self, who: usize) {
         if self.actors.iter().any(|taker| taker.from == Some(who as u8)) {
             return;
@@ -134,11 +135,12 @@ impl State {
 
     /// Of an attempt that is over only requests that may still arrive count.
     ///
-    /// - A confirmation that arrives now might as well have arrived just before the end: in between the key was there and
-    ///   kept everybody else out, so nobody saw the difference. That order is searched, too, so this one need not be.
-    /// - An extension that arrives now raises the counter to the token where that is lower (the key that it makes is the
-    ///   key of a dead, see below). Where it is not lower, it changes nothing; and should the counter be lost, the
-    ///   quarantine lasts for longer than such a request is accepted.
+    /// - A confirmation that arrives now might as well have arrived just before the end: in between the key
+    ///   was there and kept everybody else out, so nobody saw the difference. That order is searched, too, so
+    ///   this one need not be.
+    /// - An extension that arrives now raises the counter to the token where that is lower (the key that it
+    ///   makes is the key of a dead, see below). Where it is not lower, it changes nothing; and should the
+    ///   counter be lost, the quarantine lasts for longer than such a request is accepted.
     fn forget_what_is_over(&mut self, rules: &Rules, who: usize) {
         let actor = &mut self.actors[who];
         if actor.phase != Phase::Over {
@@ -183,11 +185,11 @@ impl State {
         }
     }
 
-    /// A key whose owner is over stands in the way of others and does nothing else. Who is in nobody's way can still be
-    /// slow: whatever others can do with that key there they can do without it, if their requests to that node
-    /// arrive later or never. So the key may as well be gone. (And its owner has sent a release that may arrive now.)
-    /// But a request to confirm has to find it; and what was moved from a detached lock keeps others out for that one, and
-    /// may be put back.
+    /// A key whose owner is over stands in the way of others and does nothing else. Who is in nobody's way
+    /// can still be slow: whatever others can do with that key there they can do without it, if their
+    /// requests to that node arrive later or never. So the key may as well be gone. (And its owner has sent a
+    /// release that may arrive now.) But a request to confirm has to find it; and what was moved from a
+    /// detached lock keeps others out for that one, and may be put back.
     fn free_keys_of_the_dead(&mut self) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
             for record in [&mut node.live, &mut node.saved] {
@@ -201,8 +203,8 @@ impl State {
         }
     }
 
-    /// A key lasts until its owner is over, as said above, so that it does not matter how much longer its lease is
-    /// than the longest validity that its owner can come to.
+    /// A key lasts until its owner is over, as said above, so that it does not matter how much longer its
+    /// lease is than the longest validity that its owner can come to.
     fn bound_leases(&mut self, rules: &Rules) {
         for node in &mut self.nodes {
             let Some(owner) = node.live.owner else { continue };
@@ -220,8 +222,9 @@ impl State {
         }
     }
 
-    /// A counter below all values that the node can grant from now on is like none: the next grant starts from the
-    /// clock, and so does what is granted after that. Only who attaches compares it with an old token.
+    /// A counter below all values that the node can grant from now on is like none: the next grant starts
+    /// from the clock, and so does what is granted after that. Only who attaches compares it with an old
+    /// token.
     fn forget_low_counters(&mut self, rules: &Rules) {
         if rules.attach {
             return;
@@ -235,8 +238,8 @@ impl State {
         }
     }
 
-    /// Nothing can go wrong any more: for that somebody must still return a lock after another was returned, or
-    /// extend one while somebody else has one or has had a later one.
+    /// Nothing can go wrong any more: for that somebody must still return a lock after another was returned,
+    /// or extend one while somebody else has one or has had a later one.
     pub(super) fn is_settled(&self, rules: &Rules) -> bool {
         let actors = &self.actors[..rules.attempts];
         let may_return = |actor: &&Actor| {

@@ -30,7 +30,7 @@ impl Record {
 }
 
 impl Node {
-    /// `turn.lua`, to take the lock for an attempt that started at `start`.
+    /// `ops.lua`, to take the lock for an attempt that started at `start`.
     pub(super) fn acquire(&mut self, call: Call<'_>, start: u8) -> Reply {
         if call.now < self.ready || call.now > call.rules.acquire_limit(start) {
             return Reply::Silent;
@@ -65,7 +65,8 @@ impl Node {
         Confirmation::Yes(token)
     }
 
-    /// `hold.lua` with `extend` and, where the key is gone, `mend`: a client may do both at once here, and count it.
+    /// `hold.lua` with `extend` and, where the key is gone, `mend`: a client may do both at once here, and
+    /// count it.
     pub(super) fn extend(&mut self, call: Call<'_>, token: u8, limit: u8) -> Kept {
         if call.now < self.ready || call.now > limit {
             return Kept::Silent;
@@ -94,22 +95,22 @@ impl Node {
         Some(if counts { Kept::Yes } else { Kept::Silent })
     }
 
-    /// `turn.lua`, to undo that.
+    /// `ops.lua`, to undo that.
     pub(super) fn put_back(&mut self, owner: u8, from: u8) {
         if self.live.owner == Some(owner) {
             self.live.owner = Some(from);
         }
     }
 
-    /// `turn.lua`, to give it back.
+    /// `ops.lua`, to give it back.
     pub(super) fn release(&mut self, owner: u8) {
         if self.live.owner == Some(owner) {
             self.live.free();
         }
     }
 
-    /// Everything since the last snapshot is gone. `greet.lua` keeps the node from voting for a while, counted from when somebody notices: at
-    /// once is the soonest.
+    /// Everything since the last snapshot is gone. `greet.lua` keeps the node from voting for a while,
+    /// counted from when somebody notices: at once is the soonest.
     pub(super) fn restart(&mut self, now: u8, rules: &Rules) {
         self.live = self.saved;
         self.ready = now + rules.quarantine;

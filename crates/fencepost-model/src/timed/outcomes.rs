@@ -1,5 +1,5 @@
-//! Does forgetting hide anything? What a search that keeps everything sees of the locks that are returned, one that
-//! forgets must see as well: also where rules are left out and much goes wrong.
+//! Does forgetting hide anything? What a search that keeps everything sees of the locks that are returned,
+//! one that forgets must see as well: also where rules are left out and much goes wrong.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -8,8 +8,8 @@ use super::rules::{BASE, Counter, Keep, Rules};
 use super::state::{Phase, State};
 use crate::search::{End, Model, Steps, search};
 
-/// What can be seen of a lock that was returned after another: when, its token, the largest before, the end of its
-/// validity, how many nodes had restarted, and what is wrong with it.
+/// What can be seen of a lock that was returned after another: when, its token, the largest before, the end
+/// of its validity, how many nodes had restarted, and what is wrong with it.
 type Outcome = (u8, u8, u8, u8, u8, Option<&'static str>);
 
 /// Goes on where something is wrong, and remembers all outcomes.

@@ -1,10 +1,11 @@
-//! A variant that production does not have: counters without a clock. A node that has lost its counter says so, and
-//! a client that needs its vote first reads the counters of a majority that has not, and goes above them.
-//! It is here because it shows why the reads must be fresh, and why a quarantine is needed all the same.
+//! A variant that production does not have: counters without a clock. A node that has lost its counter says
+//! so, and a client that needs its vote first reads the counters of a majority that has not, and goes above
+//! them. It is here because it shows why the reads must be fresh, and why a quarantine is needed all the
+//! same.
 
 use super::rules::{Flaw, Rules};
 use super::state::{Actor, Confirmation, Link, NODES, Phase, Read, State};
-use crate::quorum::{Seat, majority};
+use crate::quorum::{VoteState, majority};
 
 /// Whether a vote of the attempt is from a node that has lost its counter.
 pub(super) fn is_needed(actor: &Actor) -> bool {
@@ -12,7 +13,7 @@ pub(super) fn is_needed(actor: &Actor) -> bool {
 }
 
 fn granted(actor: &Actor) -> impl Iterator<Item = usize> {
-    (0..NODES).filter(|&node| matches!(actor.attempt.seats[node], Seat::Granted { .. }))
+    (0..NODES).filter(|&node| matches!(actor.attempt.votes[node], VoteState::Granted { .. }))
 }
 
 /// Asks all nodes for their counters.

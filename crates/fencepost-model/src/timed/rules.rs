@@ -19,7 +19,8 @@ pub(super) struct Rules {
     pub(super) ttl: u8,
     /// The last tick.
     pub(super) end: u8,
-    /// How many times a node may lose everything since its last snapshot, and how many snapshots there may be.
+    /// How many times a node may lose everything since its last snapshot, and how many snapshots there may
+    /// be.
     pub(super) restarts: u8,
     pub(super) snapshots: u8,
     /// For how long a node that lost everything does not vote.
@@ -33,8 +34,8 @@ pub(super) struct Rules {
     pub(super) node_clock: [i16; NODES],
     /// How many rounds of extension each lock may have.
     pub(super) rounds: u8,
-    /// Whether locks may be detached in place of a round of extension, and be taken over at any later time: by whoever has
-    /// not started yet, in place of an attempt.
+    /// Whether locks may be detached in place of a round of extension, and be taken over at any later time:
+    /// by whoever has not started yet, in place of an attempt.
     pub(super) attach: bool,
     /// Whether an extension makes the key anew on a node that has lost it.
     pub(super) remake: bool,
@@ -55,15 +56,15 @@ const LAG: u8 = 2;
 /// What a node's counter becomes with a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counter {
-    /// One more than the counter, or the proposal, moved near the clock of the node, if that is more than `LAG` larger:
-    /// production.
+    /// One more than the counter, or the proposal, moved near the clock of the node, if that is more than
+    /// `LAG` larger: production.
     Clamped,
     /// As above with any proposal; a node without a counter takes its clock into account.
     Unclamped,
     /// One more than the counter.
     Pure,
-    /// One more than the counter; what a node that lost its counter says is not stored and not trusted until a client
-    /// has read the others' (see `resync.rs`).
+    /// One more than the counter; what a node that lost its counter says is not stored and not trusted until
+    /// a client has read the others' (see `resync.rs`).
     Resync,
 }
 
@@ -101,7 +102,8 @@ pub(super) enum Flaw {
     OneIdentity,
     /// A lock that was moved counts, whatever the counter.
     AnyCounter,
-    /// Whoever gets no majority of a lock that it wanted to take over frees what it got, instead of putting it back.
+    /// Whoever gets no majority of a lock that it wanted to take over frees what it got, instead of putting
+    /// it back.
     FreesWhatItMoved,
     /// A client that reads the counters of others makes do with what it read before.
     StaleReads,
@@ -176,8 +178,8 @@ impl Rules {
         }
     }
 
-    /// Whether a key that a node finds in a snapshot can be of use to its owner. While the node is in quarantine it is not,
-    /// and a lease is not longer than a sound quarantine.
+    /// Whether a key that a node finds in a snapshot can be of use to its owner. While the node is in
+    /// quarantine it is not, and a lease is not longer than a sound quarantine.
     pub(super) fn keys_come_back(&self) -> bool {
         self.snapshots > 0 && self.quarantine < self.ttl
     }

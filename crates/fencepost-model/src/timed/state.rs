@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::quorum::{Attempt, Confirm, Extension, Kept, Seat};
+use crate::quorum::{Attempt, Confirm, Extension, Kept, VoteState};
 
 pub(super) const NODES: usize = 3;
 /// The most attempts of a configuration.
@@ -53,7 +53,7 @@ pub(super) struct Actor {
     /// Whose lock it takes over, or has taken over.
     pub(super) from: Option<u8>,
     pub(super) start: u8,
-    pub(super) attempt: Attempt<u8, [Seat; NODES]>,
+    pub(super) attempt: Attempt<u8, [VoteState; NODES]>,
     pub(super) token: u8,
     /// The end of the validity of the lock.
     pub(super) until: u8,
@@ -89,7 +89,8 @@ pub(super) struct Link {
     /// How many times the request to acquire may still arrive.
     pub(super) acquire: u8,
     pub(super) reply: Reply,
-    /// Requests to confirm, or the replies to them. Of three different grants the second and the third make one each.
+    /// Requests to confirm, or the replies to them. Of three different grants the second and the third make
+    /// one each.
     pub(super) confirms: [Confirmation; 2],
     /// Requests to extend.
     pub(super) extends: u8,
@@ -206,7 +207,7 @@ impl State {
         self.nodes = order.map(|node| self.nodes[node]);
         for actor in &mut self.actors {
             actor.links = order.map(|node| actor.links[node]);
-            actor.attempt.seats = order.map(|node| actor.attempt.seats[node]);
+            actor.attempt.votes = order.map(|node| actor.attempt.votes[node]);
             actor.extension.nodes = order.map(|node| actor.extension.nodes[node]);
         }
     }
@@ -219,8 +220,8 @@ impl State {
 }
 
 /// Stands for an attempt that is decided, or was never made.
-pub(super) fn no_attempt() -> Attempt<u8, [Seat; NODES]> {
-    Attempt { seats: [Seat::Idle; NODES], token: 0, until: 0, gate: None, decided: true }
+pub(super) fn no_attempt() -> Attempt<u8, [VoteState; NODES]> {
+    Attempt { votes: [VoteState::Idle; NODES], token: 0, until: 0, gate: None, decided: true }
 }
 
 /// Stands for a round of extension that is decided, or was never sent.
@@ -290,13 +291,13 @@ impl Actor {
             };
             word = word.add(kind, 2).add(token, 8);
         }
-        let (seat, value) = match self.attempt.seats[node] {
-            Seat::Idle => (0, 0),
-            Seat::Asked => (1, 0),
-            Seat::Out => (2, 0),
-            Seat::Granted { value, confirm: Confirm::No } => (3, small(value)),
-            Seat::Granted { value, confirm: Confirm::Asked } => (4, small(value)),
-            Seat::Granted { value, confirm: Confirm::Yes } => (5, small(value)),
+        let (seat, value) = match self.attempt.votes[node] {
+            VoteState::Idle => (0, 0),
+            VoteState::Asked => (1, 0),
+            VoteState::Out => (2, 0),
+            VoteState::Granted { value, confirm: Confirm::No } => (3, small(value)),
+            VoteState::Granted { value, confirm: Confirm::Asked } => (4, small(value)),
+            VoteState::Granted { value, confirm: Confirm::Yes } => (5, small(value)),
         };
         let (read, said) = match link.read {
             Read::None => (0, 0),

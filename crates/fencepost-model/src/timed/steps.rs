@@ -5,7 +5,7 @@ use super::rules::{Flaw, Keep, Rules};
 use super::state::{
     ATTEMPTS, Broken, Confirmation, Event, KEY_LOST, NODES, Phase, REMADE, Record, Reply, State, VOTES_AGAIN,
 };
-use crate::quorum::{Extended, Kept, Step};
+use crate::quorum::{Extended, Kept, NextStep};
 use crate::search::{Model, Steps};
 
 impl Model for Rules {
@@ -142,8 +142,8 @@ impl Next<'_> {
         });
     }
 
-    /// The first grant that an attempt hears changes nothing that anybody else could see, and hearing it later is the
-    /// same: so it is heard together with the second.
+    /// The first grant that an attempt hears changes nothing that anybody else could see, and hearing it
+    /// later is the same: so it is heard together with the second.
     fn client_hears(&mut self, state: &State, who: usize) {
         let attempt = &state.actors[who].attempt;
         let first = !self.keeps_all() && !self.rules.in_order && attempt.granted().is_empty();
@@ -152,7 +152,7 @@ impl Next<'_> {
             if link.reply != Reply::None {
                 let mut next = state.clone();
                 let step = next.hear_reply(self.rules, who, node);
-                if first && step == Step::Wait {
+                if first && step == NextStep::Wait {
                     self.client_hears_another(&next, who, node);
                 } else {
                     self.push(next, || format!("{} hears {:?} of n{node}: {step:?}", name(who), link.reply));
@@ -244,8 +244,8 @@ impl Next<'_> {
         Call { rules: self.rules, now: state.now, node, attempt: who }
     }
 
-    /// A client that does not hear of a denial can do all that one that does can, for it may give up at any time. So
-    /// refusals are sent only where everything is.
+    /// A client that does not hear of a denial can do all that one that does can, for it may give up at any
+    /// time. So refusals are sent only where everything is.
     fn acquire_arrives(&mut self, state: &State, who: usize, node: usize) {
         let mut next = state.clone();
         let reply = next.nodes[node].acquire(self.call(state, who, node), state.actors[who].start);

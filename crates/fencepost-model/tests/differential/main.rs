@@ -1,9 +1,9 @@
-//! The node model against the scripts on a real Redis: random sequences of calls get the same replies and leave the
-//! same keys, values, ends and messages.
+//! The node model against the scripts on a real Redis: random sequences of calls get the same replies and
+//! leave the same keys, values, ends and messages.
 //!
 //! The scripts run unchanged, with the clock in their hands replaced: where they ask for `TIME`, they get the
-//! model's. So replies, counters and clamping compare exactly. Keys end by the server's own clock; ttls are so long
-//! that nothing ends by itself, and waiting is a step that shortens what every key has left.
+//! model's. So replies, counters and clamping compare exactly. Keys end by the server's own clock; ttls are
+//! so long that nothing ends by itself, and waiting is a step that shortens what every key has left.
 
 mod real;
 mod step;

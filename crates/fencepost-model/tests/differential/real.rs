@@ -14,11 +14,12 @@ pub(crate) const UNHEARD: &str = "channel-0unheard";
 
 macro_rules! script {
     ($name:literal) => {
-        include_str!(concat!("../../../fencepost/src/backends/redlock/", $name, ".lua"))
+        include_str!(concat!("../../../fencepost/src/backends/redlock/scripts/", $name, ".lua"))
     };
 }
 
-/// Hands a script the clock that comes as the last argument; all else is the server's. Says at the end what is there.
+/// Hands a script the clock that comes as the last argument; all else is the server's. Says at the end what
+/// is there.
 const AROUND: [&str; 2] = [
     "local clock = tonumber(table.remove(ARGV))
 local server = redis
@@ -47,7 +48,7 @@ return { reply, found }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Script {
-    Turn,
+    Ops,
     Revoke,
     Hold,
     Attach,
@@ -57,13 +58,13 @@ pub(crate) enum Script {
 }
 
 impl Script {
-    const ALL: [Self; 6] = [Self::Turn, Self::Revoke, Self::Hold, Self::Attach, Self::Greet, Self::Look];
+    const ALL: [Self; 6] = [Self::Ops, Self::Revoke, Self::Hold, Self::Attach, Self::Greet, Self::Look];
 
     fn source(self) -> String {
         let [before, after] = AROUND;
         let prelude = script!("prelude");
         let body = match self {
-            Self::Turn => script!("turn").to_owned(),
+            Self::Ops => script!("ops").to_owned(),
             Self::Revoke => format!("{prelude}{}", script!("revoke")),
             Self::Hold => format!("{prelude}{}", script!("hold")),
             Self::Attach => format!("{prelude}{}", script!("attach")),

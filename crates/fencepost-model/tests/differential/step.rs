@@ -143,7 +143,8 @@ fn hold() -> impl Strategy<Value = Hold> {
 }
 
 fn greet() -> impl Strategy<Value = Step> {
-    let how = prop_oneof![6 => Just(How::Meet), 2 => Just(How::Found), 1 => Just(How::Reform), 1 => Just(How::Look)];
+    let [meet, found, reform, look] = [How::Meet, How::Found, How::Reform, How::Look].map(Just);
+    let how = prop_oneof![6 => meet, 2 => found, 1 => reform, 1 => look];
     (0..TTLS.len(), 0..QUARANTINES.len(), 0..2usize, how)
         .prop_map(|(max_ttl, quarantine, members, how)| Step::Greet { max_ttl, quarantine, members, how })
 }
@@ -176,7 +177,7 @@ pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
         1 => name.clone().prop_map(Step::Foreign),
         1 => (name.clone(), prop::bool::ANY).prop_map(|(name, queue)| Step::Alien(name, queue)),
         1 => (name, 0..4usize).prop_map(|(name, key)| Step::Delete(name, key)),
-        2 => prop_oneof![Just(10_000u64), Just(41_000), Just(100_000), Just(90_000_000)].prop_map(Step::Elapse),
+        2 => prop::sample::select(vec![10_000u64, 41_000, 100_000, 90_000_000]).prop_map(Step::Elapse),
         1 => Just(if flushes { Step::Flush } else { Step::Elapse(41_000) }),
     ]
 }

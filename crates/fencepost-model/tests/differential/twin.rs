@@ -95,7 +95,7 @@ impl<'a> Twin<'a> {
         }
         let on: Vec<_> = on.iter().map(String::as_str).collect();
         let args: Vec<_> = args.iter().map(String::as_str).collect();
-        let (reply, found) = self.real.call(Script::Turn, &on, &args, self.now);
+        let (reply, found) = self.real.call(Script::Ops, &on, &args, self.now);
         let expected = if moves.len() == 1 { expected.remove(0) } else { Reply::List(expected) };
         (expected, reply, found)
     }

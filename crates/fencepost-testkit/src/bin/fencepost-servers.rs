@@ -1,29 +1,42 @@
 //! Starts servers for tests in other languages, on demand: a command a line on stdin, an answer a line on
 //! stdout. All servers end when stdin does, and with this process, however it ends.
 //!
-//! `redis`, `fleet COUNT`, `postgres`, `etcd` and `zookeeper` start one and answer with its URL. `pause URL`,
-//! `resume URL`, `kill URL` and `restart URL` are for a single Redis.
+//! `stores` answers with the stores that `start STORE` knows; that starts one and answers with its URL.
+//! `fleet COUNT` starts so many Redis, which are not declared to each other yet. `pause URL`, `resume URL`,
+//! `kill URL` and `restart URL` are for the first server of what was started.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, Write as _};
+use std::time::Duration;
 
-use fencepost_testkit::{etcd, postgres, redis, zookeeper};
+use fencepost_testkit::local::Local;
+use fencepost_testkit::{for_each_store, redis};
+
+macro_rules! stores {
+    ($($store:ident $name:literal),+ $(,)?) => { [$((stringify!($store), $name)),+] };
+}
+
+/// What tests call a store, and the test kit.
+const STORES: [(&str, &str); 6] = for_each_store!(stores);
+
+/// The longest ttl that a test may ask for.
+const TTL: Duration = Duration::from_secs(1200);
 
 #[derive(Default)]
 struct Servers {
-    redis: HashMap<String, redis::Server>,
+    started: HashMap<String, Local>,
     fleets: Vec<redis::Fleet>,
-    etcd: Vec<etcd::Cluster>,
-    zookeeper: Vec<zookeeper::Server>,
 }
 
 impl Servers {
     fn obey(&mut self, words: &[&str]) -> Result<String, String> {
         match words {
-            ["redis"] => {
-                let server = redis::Server::start();
-                let url = server.url();
-                self.redis.insert(url.clone(), server);
+            ["stores"] => Ok(STORES.map(|(store, _)| store).join(" ")),
+            ["start", store] => {
+                let name = STORES.iter().find(|(name, _)| name == store).map_or(*store, |(_, name)| name);
+                let local = Local::start(name.parse()?, TTL);
+                let url = local.url().to_owned();
+                self.started.insert(url.clone(), local);
                 Ok(url)
             }
             ["fleet", count] => {
@@ -31,20 +44,9 @@ impl Servers {
                 self.fleets.push(redis::Fleet::start(count));
                 Ok(self.fleets.last().map(redis::Fleet::url).unwrap_or_default())
             }
-            ["postgres"] => {
-                let server = postgres::Server::shared();
-                Ok(server.url(&server.create_database()))
-            }
-            ["etcd"] => {
-                self.etcd.push(etcd::Cluster::start(1));
-                Ok(self.etcd.last().map(etcd::Cluster::url).unwrap_or_default())
-            }
-            ["zookeeper"] => {
-                self.zookeeper.push(zookeeper::Server::start());
-                Ok(self.zookeeper.last().map(zookeeper::Server::url).unwrap_or_default())
-            }
             [what @ ("pause" | "resume" | "kill" | "restart"), url] => {
-                let server = self.redis.get_mut(*url).ok_or_else(|| format!("no Redis at `{url}`"))?;
+                let local = self.started.get_mut(*url).ok_or_else(|| format!("nothing at `{url}`"))?;
+                let server = local.server(0);
                 match *what {
                     "pause" => server.pause(),
                     "resume" => server.resume(),

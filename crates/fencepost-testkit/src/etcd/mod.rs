@@ -1,13 +1,16 @@
 //! A real etcd cluster of one or more members on loopback ports. It does not wait for its disk unless told
 //! to: these tests kill processes, not machines, and a killed process loses nothing that it has written.
 
+mod local;
 mod member;
+mod stage;
 
 use std::io::Write as _;
 use std::ops::{Index, IndexMut};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+pub use local::{LOCAL, LOCAL_CLUSTER};
 pub use member::Member;
 
 use crate::eventually::{LIMIT, within};

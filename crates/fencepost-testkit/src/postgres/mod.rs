@@ -6,6 +6,8 @@
 
 mod bouncer;
 mod config;
+mod local;
+mod stage;
 mod standby;
 
 use std::fs;
@@ -20,6 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use bouncer::{Bouncer, Pooling};
 pub use config::Config;
+pub use local::LOCAL;
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;

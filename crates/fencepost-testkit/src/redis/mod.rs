@@ -2,7 +2,9 @@
 
 mod config;
 mod fleet;
+mod local;
 mod resp;
+mod stage;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,6 +15,7 @@ use rustix::process::Signal;
 
 pub use config::Config;
 pub use fleet::Fleet;
+pub use local::{LOCAL, LOCAL_REDLOCK};
 pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};

@@ -4,7 +4,9 @@
 mod client;
 mod counter;
 mod ensemble;
+mod local;
 mod relay;
+mod stage;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,6 +18,7 @@ use rustix::process::Signal;
 
 pub use client::{Client, Mode};
 pub use ensemble::Ensemble;
+pub use local::{LOCAL, LOCAL_ENSEMBLE};
 pub use relay::{Operation, Relay};
 
 use crate::eventually::{LIMIT, within};

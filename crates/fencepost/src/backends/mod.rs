@@ -1,5 +1,4 @@
-//! The table of stores: schemes on the left, how to connect on the right. Adding a store means adding one folder
-//! and one line.
+//! The table of stores. Adding a store means adding one folder, one Cargo feature, and one row here.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,109 +7,166 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::options::check_ttl;
 use crate::url::StoreUrl;
-use crate::{Error, Result};
+use crate::{DEFAULT_TTL, Error, Result};
+pub use common::parameter::Parameter;
 
 mod common;
-#[cfg(feature = "etcd")]
-pub(crate) mod etcd;
-#[cfg(feature = "file")]
-pub(crate) mod file;
-pub mod memory;
-#[cfg(feature = "postgres")]
-pub mod postgres;
-#[cfg(feature = "redis")]
-pub(crate) mod redis;
-#[cfg(feature = "redlock")]
-mod redlock;
-#[cfg(feature = "zookeeper")]
-mod zookeeper;
 
-type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
-
-/// A scheme, the feature that brings it, and how to connect if that feature is on.
-type Row = (&'static str, &'static str, Option<fn(StoreUrl) -> Connecting>);
-
-/// `None` where a feature is off.
-macro_rules! store {
-    ($feature:literal, $connect:path) => {{
-        #[cfg(feature = $feature)]
-        let connect: Option<fn(StoreUrl) -> Connecting> = Some(|url| Box::pin($connect(url)));
-        #[cfg(not(feature = $feature))]
-        let connect: Option<fn(StoreUrl) -> Connecting> = None;
-        connect
-    }};
+/// What a store is, for help texts, documents and tools. [`stores`] lists those that are built in.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StoreKind {
+    /// Its name in prose.
+    pub title: &'static str,
+    /// What its URLs look like, the plainest first.
+    pub urls: &'static [&'static str],
+    /// The port of a server whose URL names none.
+    pub default_port: Option<u16>,
+    /// Its servers are nodes that know nothing of each other: each has a login of its own, and clients name
+    /// them by `deployment=` where their addresses differ from client to client.
+    pub independent_nodes: bool,
+    /// The shortest ttl that its servers grant as they are set up by default.
+    pub shortest_ttl: Duration,
+    /// The parameters of its URLs, beside `ttl`.
+    pub parameters: &'static [Parameter],
+    connect: fn(StoreUrl) -> Task<Arc<dyn Backend>>,
+    init: Option<fn(StoreUrl, Init) -> Task<Vec<String>>>,
+    /// The ttl of locks that name none, of the one that the URL gives.
+    default_ttl: fn(&StoreUrl, Option<Duration>) -> Result<Duration>,
 }
 
-/// The one scheme that needs two features.
-fn etcds() -> Option<fn(StoreUrl) -> Connecting> {
-    #[cfg(all(feature = "etcd", feature = "tls"))]
-    return Some(|url| Box::pin(etcd::connect(url)));
-    #[cfg(not(all(feature = "etcd", feature = "tls")))]
-    None
+type Task<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// What to declare to a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Init {
+    /// A new deployment.
+    New,
+    /// A change of one.
+    Change,
 }
 
-fn stores() -> [Row; 11] {
-    [
-        ("etcd", "etcd", store!("etcd", etcd::connect)),
-        ("etcds", "etcd` and `tls", etcds()),
-        ("file", "file", store!("file", file::connect)),
-        ("memory", "", Some(|url| Box::pin(memory::connect(url)))),
-        ("postgres", "postgres", store!("postgres", postgres::connect)),
-        ("postgresql", "postgres", store!("postgres", postgres::connect)),
-        ("redis", "redis", store!("redis", redis::connect)),
-        ("rediss", "tls", store!("tls", redis::connect)),
-        ("redis+unix", "redis", store!("redis", redis::connect)),
-        ("redlock", "redlock", store!("redlock", redlock::connect)),
-        ("zookeeper", "zookeeper", store!("zookeeper", zookeeper::connect)),
-    ]
-}
+impl StoreKind {
+    /// The store that a URL is of.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid) if there is none, or if it is not built in.
+    pub fn of(url: &str) -> Result<Self> {
+        find(&StoreUrl::parse(url)?)
+    }
 
-/// Connects to the store a URL names; also returns the ttl it sets for locks that name none.
-pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Duration>)> {
-    let mut url = StoreUrl::parse(url)?;
-    let connect = find(&url)?;
-    let ttl = url.take_duration("ttl")?;
-    ttl.map(check_ttl).transpose()?;
-    let ttl = match url.scheme.as_str() {
-        // A deployment may allow less than the usual ttl.
-        #[cfg(feature = "redlock")]
-        "redlock" => Some(redlock::default_ttl(&url, ttl)?),
-        _ => ttl,
-    };
-    Ok((connect(url).await?, ttl))
-}
-
-/// Declares a new deployment, or a change of one, where a store needs that. Says what was done, node by node.
-pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
-    let url = StoreUrl::parse(url)?;
-    find(&url)?;
-    match url.scheme.as_str() {
-        #[cfg(feature = "redlock")]
-        "redlock" => redlock::init(url, reconfigure).await,
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" if !reconfigure => postgres::init(url).await,
-        _ if reconfigure => Err(Error::unsupported(
-            format!("reconfiguring a `{}:` store", url.scheme),
-            "it has no configuration of its own",
-        )),
-        _ => Ok(Vec::new()),
+    /// A store that has one server or none, no parameters, and nothing to declare.
+    const fn new(
+        title: &'static str,
+        urls: &'static [&'static str],
+        connect: fn(StoreUrl) -> Task<Arc<dyn Backend>>,
+    ) -> Self {
+        Self {
+            title,
+            urls,
+            default_port: None,
+            independent_nodes: false,
+            shortest_ttl: Duration::ZERO,
+            parameters: &[],
+            connect,
+            init: None,
+            default_ttl: |_, given| Ok(given.unwrap_or(DEFAULT_TTL)),
+        }
     }
 }
 
-/// How to connect to the store that a URL is of.
-fn find(url: &StoreUrl) -> Result<fn(StoreUrl) -> Connecting> {
-    let stores = stores();
-    let Some((scheme, feature, connect)) = stores.iter().find(|(scheme, ..)| *scheme == url.scheme) else {
-        let schemes: Vec<_> = stores.iter().map(|(scheme, ..)| format!("`{scheme}:`")).collect();
+/// A row: the schemes of a store's URLs, the feature that brings them, and the store if that is on.
+struct Row {
+    schemes: &'static [&'static str],
+    features: &'static str,
+    needs_tls: bool,
+    store: Option<StoreKind>,
+}
+
+macro_rules! table {
+    ($($visibility:vis $module:ident $feature:literal: $schemes:expr, tls $tls_schemes:expr;)+) => {
+        $(
+            #[cfg(feature = $feature)]
+            $visibility mod $module;
+        )+
+
+        fn table() -> Vec<Row> {
+            let mut rows = Vec::new();
+            $({
+                #[cfg(feature = $feature)]
+                let store = Some($module::STORE);
+                #[cfg(not(feature = $feature))]
+                let store: Option<StoreKind> = None;
+                rows.push(Row { schemes: &$schemes, features: $feature, needs_tls: false, store });
+                let (features, store) = (concat!($feature, "` and `tls"), store.filter(|_| cfg!(feature = "tls")));
+                rows.push(Row { schemes: &$tls_schemes, features, needs_tls: true, store });
+            })+
+            let store = Some(memory::STORE);
+            rows.push(Row { schemes: &["memory"], features: "", needs_tls: false, store });
+            rows
+        }
+    };
+}
+
+table! {
+    pub(crate) file "file": ["file"], tls [];
+    pub(crate) redis "redis": ["redis", "redis+unix"], tls ["rediss"];
+    redlock "redlock": ["redlock"], tls [];
+    pub postgres "postgres": ["postgres", "postgresql"], tls [];
+    pub(crate) etcd "etcd": ["etcd"], tls ["etcds"];
+    zookeeper "zookeeper": ["zookeeper"], tls [];
+}
+
+pub mod memory;
+
+/// The stores that are built in.
+pub fn stores() -> Vec<StoreKind> {
+    let plain = table().into_iter().filter(|row| !row.needs_tls);
+    plain.filter_map(|row| row.store).collect()
+}
+
+/// The store that a URL is of.
+fn find(url: &StoreUrl) -> Result<StoreKind> {
+    let table = table();
+    let Some(row) = table.iter().find(|row| row.schemes.contains(&url.scheme.as_str())) else {
+        let schemes = table.iter().flat_map(|row| row.schemes).map(|scheme| format!("`{scheme}:`"));
         return Err(Error::invalid(format!(
             "no store has the scheme `{}:`; known are {}",
             url.scheme,
-            schemes.join(", ")
+            schemes.collect::<Vec<_>>().join(", ")
         )));
     };
-    connect.ok_or_else(|| {
+    row.store.ok_or_else(|| {
         Error::invalid(format!(
-            "`{scheme}:` stores are not built in; build fencepost with the feature `{feature}`"
+            "`{}:` stores are not built in; build fencepost with the feature `{}`",
+            url.scheme, row.features
         ))
     })
+}
+
+/// Connects to the store a URL names; also returns the ttl of locks that name none.
+pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Duration>)> {
+    let mut url = StoreUrl::parse(url)?;
+    let store = find(&url)?;
+    let ttl = url.take_duration("ttl")?;
+    ttl.map(check_ttl).transpose()?;
+    let ttl = (store.default_ttl)(&url, ttl)?;
+    Ok(((store.connect)(url).await?, Some(ttl)))
+}
+
+/// Declares a deployment where a store needs that. Says what was done, server by server.
+pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
+    let what = if reconfigure { Init::Change } else { Init::New };
+    let url = StoreUrl::parse(url)?;
+    match (find(&url)?.init, what) {
+        (Some(init), _) => init(url, what).await,
+        (None, Init::New) => Ok(Vec::new()),
+        (None, Init::Change) => Err(nothing_to_change(&url)),
+    }
+}
+
+/// The error where a store has nothing that `init` could change.
+fn nothing_to_change(url: &StoreUrl) -> Error {
+    let what = format!("reconfiguring a `{}:` store", url.scheme);
+    Error::unsupported(what, "it has no configuration of its own")
 }

@@ -1,34 +1,20 @@
-//! The promises of Fencepost, one file each, against every store.
+//! Every store is held to the promises of Fencepost, which `fencepost_testkit::conformance` has as functions.
 //!
-//! Tests are named `promise::what_is_promised::store`. They wait for conditions, never for time, and compare
-//! the order of events, never durations: a slow machine makes them slow, not wrong.
+//! Tests are named `store::promise::what_is_promised`.
 
-#![allow(clippy::unwrap_used)]
+use fencepost_testkit::conformance::Stage;
+use fencepost_testkit::local::Kind;
 
-#[macro_use]
-mod stage;
+fencepost_testkit::conformance!(memory, fencepost_testkit::memory::stage);
 
-// The promises.
-mod cancellation;
-mod deadline;
-mod errors;
-mod identity;
-mod loss_in_time;
-mod no_orphans;
-mod token_order;
-mod validity_from_send;
-mod wakeup_is_a_hint;
+macro_rules! on {
+    ($($store:ident $name:literal),+ $(,)?) => {
+        $( fencepost_testkit::conformance!($store, || stage($name)); )+
+    };
+}
 
-// What they stand on.
-mod blocking;
-mod connecting;
-mod detach;
-mod exclusion;
-mod faults;
-mod force_release;
-mod handles;
-mod listing;
-mod names;
-mod retry;
-mod scope;
-mod sets;
+fencepost_testkit::for_each_store!(on);
+
+fn stage(name: &str) -> Stage {
+    (name.parse::<Kind>().expect("a store of the test kit").row().stage)()
+}

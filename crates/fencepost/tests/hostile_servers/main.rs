@@ -5,7 +5,7 @@
 //! and then misbehaves.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(all(feature = "etcd", feature = "postgres", feature = "redlock", feature = "zookeeper"))]
+#![cfg(feature = "all-stores")]
 
 mod etcd;
 mod fake;

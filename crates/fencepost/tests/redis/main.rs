@@ -6,6 +6,7 @@
 mod errors;
 mod failover;
 mod operator;
+mod promises;
 mod regressions;
 mod stage;
 mod store;

@@ -1,4 +1,5 @@
-//! Detached locks on several nodes: some of which have lost them, do not answer, or give them to somebody else first.
+//! Detached locks on several nodes: some of which have lost them, do not answer, or give them to somebody
+//! else first.
 
 use std::time::Duration;
 

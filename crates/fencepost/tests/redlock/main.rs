@@ -1,8 +1,8 @@
-//! What is particular to locks on several Redis servers, on real ones: one file a topic. What breaks them on purpose is in
-//! `scenarios`.
+//! What is particular to locks on several Redis servers, on real ones: one file a topic. What breaks them on
+//! purpose is in `scenarios`.
 //!
-//! As in the conformance tests, nothing here waits for time to pass or compares durations: where an end of something
-//! has to be shown, what the servers say of it is compared.
+//! As in the conformance tests, nothing here waits for time to pass or compares durations: where an end of
+//! something has to be shown, what the servers say of it is compared.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redlock")]
@@ -14,9 +14,9 @@ mod forked;
 mod handles;
 mod init;
 mod leftovers;
-mod mending;
 mod operator;
 mod quarantine;
 mod refusals;
+mod repair;
 mod round_trips;
 mod waiting;

@@ -35,7 +35,8 @@ async fn nodes_that_have_voted_are_not_to_be_declared_new() {
     assert!(!error.to_string().contains("init"), "{error}");
 }
 
-/// It has been up for longer than any lock lasts, and was never used: but it is asked in the place of one that was.
+/// It has been up for longer than any lock lasts, and was never used: but it is asked in the place of one
+/// that was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spare_in_the_place_of_a_lost_node_waits() {
     let fleet = Fleet::start(4);

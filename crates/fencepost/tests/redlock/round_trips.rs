@@ -1,5 +1,5 @@
-//! What an acquire costs: one request to every node, as long as their counters agree; and how they agree again. Requests of
-//! the same turn go together.
+//! What an acquire costs: one request to every node, as long as their counters agree; and how they agree
+//! again. Requests of the same turn go together.
 
 use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;

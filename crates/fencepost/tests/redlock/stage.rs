@@ -85,7 +85,8 @@ pub(crate) fn boottime() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap())
 }
 
-// --- what a node has ------------------------------------------------------------------------------------------
+// --- what a node has
+// ------------------------------------------------------------------------------------------
 
 /// The key that says whether a node votes.
 pub(crate) const NODE: &str = "{fencepost}:node";
@@ -140,7 +141,8 @@ pub(crate) async fn is_clear(fleet: &Fleet) {
     }
 }
 
-// --- what an error says ---------------------------------------------------------------------------------------
+// --- what an error says
+// ---------------------------------------------------------------------------------------
 
 pub(crate) fn quarantined(verdict: &Verdict, because: &str) -> bool {
     matches!(verdict, Verdict::Quarantined { why, .. } if why.contains(because))

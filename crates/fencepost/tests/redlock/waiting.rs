@@ -15,8 +15,8 @@ fn wait(locks: &Locks) -> JoinHandle<Guard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-/// Holds the lock on every node. One that has not heard of the holder yet would give it to a waiter, over and over, which stands in no
-/// queue there.
+/// Holds the lock on every node. One that has not heard of the holder yet would give it to a waiter, over and
+/// over, which stands in no queue there.
 async fn hold(fleet: &Fleet, locks: &Locks) -> Guard {
     let guard = take(locks).await;
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
@@ -68,7 +68,8 @@ async fn a_waiter_that_is_told_so_looks_before_its_time() {
     queued(&fleet, 1).await;
     let entry = queue(&fleet, 0).remove(0);
     let (channel, owner) = entry.split_once(' ').unwrap();
-    // By itself it looks every 300 ms at the most. On a slow machine it takes a while until it is seen to be faster.
+    // By itself it looks every 300 ms at the most. On a slow machine it takes a while until it is seen to be
+    // faster.
     until("it looks five times in less time than by itself", async || {
         let started = boottime();
         for _ in 0..5 {

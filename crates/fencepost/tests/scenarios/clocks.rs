@@ -134,7 +134,7 @@ async fn s13_where_a_clock_goes_back_a_lock_lasts_longer_and_never_less() {
 
 /// Asks a node for the lock `a` as a client with such a clock would.
 fn ask(fleet: &Fleet, proposal: u64) -> u64 {
-    let script = include_str!("../../src/backends/redlock/turn.lua");
+    let script = include_str!("../../src/backends/redlock/scripts/ops.lua");
     let node = &fleet[0];
     let (votes, proposal) = (node.cli(&["GET", NODE]), proposal.to_string());
     let not_after = (clock(node) + 60_000_000).to_string();

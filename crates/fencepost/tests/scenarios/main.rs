@@ -8,14 +8,7 @@
 #![allow(clippy::unwrap_used)]
 // Each stage brings the same way to wait along.
 #![allow(clippy::duplicate_mod)]
-#![cfg(all(
-    feature = "redlock",
-    feature = "postgres",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "file",
-    feature = "http"
-))]
+#![cfg(all(feature = "all-stores", feature = "http"))]
 
 // What the tests of each store have to look into it; not all of it is of use here.
 #[allow(dead_code)]

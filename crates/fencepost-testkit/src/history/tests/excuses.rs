@@ -4,6 +4,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::local::{Blow, Kind};
+use crate::{etcd, postgres, redis, zookeeper};
+
+const REDIS: Kind = Kind(&redis::LOCAL);
+const POSTGRES: Kind = Kind(&postgres::LOCAL);
+const ETCD: Kind = Kind(&etcd::LOCAL_CLUSTER);
+const ZOOKEEPER: Kind = Kind(&zookeeper::LOCAL_ENSEMBLE);
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -51,19 +57,16 @@ fn what_was_granted_when_all_servers_were_well_has_no_excuse() {
         released(3400, 1, 3600),
         released(3450, 2, 3700),
     ];
-    for (kind, blow) in [
-        (Kind::Zookeeper3, Blow::Kill),
-        (Kind::Etcd3, Blow::Pause),
-        (Kind::Redis, Blow::Empty),
-        (Kind::Postgres, Blow::Kill),
-    ] {
-        assert!(!excused(&well, &[server(1000, 1500, kind.excuse(blow, TTL, true))]), "{}", kind.name());
+    for (kind, blow) in
+        [(ZOOKEEPER, Blow::Kill), (ETCD, Blow::Pause), (REDIS, Blow::Empty), (POSTGRES, Blow::Kill)]
+    {
+        assert!(!excused(&well, &[server(1000, 1500, kind.excuse(blow, TTL, true))]), "{}", kind.0.name);
     }
 }
 
 #[test]
 fn one_redis_that_forgot_explains_overlaps_with_what_it_had_granted_before() {
-    let empty = |from, to| [server(from, to, Kind::Redis.excuse(Blow::Empty, TTL, false))];
+    let empty = |from, to| [server(from, to, REDIS.excuse(Blow::Empty, TTL, false))];
     assert!(excused(&two(500, 1200, 300), &empty(1000, 1100)));
     assert!(!excused(&two(500, 1200, 300), &empty(1300, 1400)), "it began before the fault");
     let renewed = event(1150, 1, What::Held { until: Some(ms(3140)) });
@@ -78,7 +81,7 @@ fn one_redis_that_forgot_explains_overlaps_with_what_it_had_granted_before() {
 
 #[test]
 fn an_etcd_leader_that_wakes_up_is_an_excuse_and_a_paused_follower_is_none() {
-    let paused = |replaced| [server(1000, 2000, Kind::Etcd3.excuse(Blow::Pause, TTL, replaced))];
+    let paused = |replaced| [server(1000, 2000, ETCD.excuse(Blow::Pause, TTL, replaced))];
     assert!(excused(&two(900, 2300, 300), &paused(true)));
     assert!(!excused(&two(900, 2300, 300), &paused(false)));
     assert!(!excused(&two(900, 1500, 300), &paused(true)), "it stood still");
@@ -86,7 +89,7 @@ fn an_etcd_leader_that_wakes_up_is_an_excuse_and_a_paused_follower_is_none() {
 
 #[test]
 fn a_crash_of_postgres_explains_what_it_can_lose_and_whom_it_cannot_tell() {
-    let crash = server(1000, 1100, Kind::Postgres.excuse(Blow::Kill, TTL, false));
+    let crash = server(1000, 1100, POSTGRES.excuse(Blow::Kill, TTL, false));
     let stopped = |client| fault(Target::Client(client), 1010, 1800, None);
     assert!(excused(&two(600, 1200, 300), &[crash.clone(), stopped(1)]));
     assert!(!excused(&two(600, 1200, 300), &[crash.clone(), stopped(2)]), "the holder was told");
@@ -99,20 +102,20 @@ fn a_crash_of_postgres_explains_what_it_can_lose_and_whom_it_cannot_tell() {
         released(6000, 1, 10_000),
         released(6100, 2, 7600),
     ];
-    let late = server(5001, 5500, Kind::Postgres.excuse(Blow::Kill, TTL, false));
+    let late = server(5001, 5500, POSTGRES.excuse(Blow::Kill, TTL, false));
     assert!(!excused(&old, &[late]));
 }
 
 #[test]
 fn a_zookeeper_server_explains_half_a_lease_and_no_more() {
-    let killed = [server(1000, 1500, Kind::Zookeeper3.excuse(Blow::Kill, TTL, false))];
+    let killed = [server(1000, 1500, ZOOKEEPER.excuse(Blow::Kill, TTL, false))];
     assert!(excused(&two(900, 1600, 1000), &killed));
     assert!(!excused(&two(900, 1600, 1100), &killed));
 }
 
 #[test]
 fn tokens_out_of_turn_have_the_excuses_of_exclusion_and_others_have_none() {
-    let forgot = [server(1000, 1100, Kind::Redis.excuse(Blow::Empty, TTL, false))];
+    let forgot = [server(1000, 1100, REDIS.excuse(Blow::Empty, TTL, false))];
     // Granted before the loss, and told late.
     let told_late = |asked| {
         [

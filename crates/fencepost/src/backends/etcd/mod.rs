@@ -36,6 +36,7 @@ use self::claim::Claim;
 use self::config::Config;
 pub(crate) use self::hold::Held;
 use self::session::Session;
+use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
 use crate::runtime::clock::Clock;
 use crate::runtime::sync::lock;
@@ -59,6 +60,12 @@ struct Store {
     clock: Clock,
     session: Mutex<Arc<Session>>,
 }
+
+/// The store's row in the registry.
+pub(super) const STORE: StoreKind = StoreKind {
+    default_port: Some(2379),
+    ..StoreKind::new("etcd", &["etcd://a,b,c", "etcds://a,b,c"], |url| Box::pin(connect(url)))
+};
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let config = Config::from_url(url)?;

@@ -43,6 +43,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
 use crate::runtime::clock::Clock;
 use crate::text::printable;
@@ -87,6 +88,10 @@ struct Shared {
     queues: contender::Queues,
     watch: watch::Watch,
 }
+
+/// The store's row in the registry.
+pub(super) const STORE: StoreKind =
+    StoreKind::new("files on this machine", &["file:", "file:///dir"], |url| Box::pin(connect(url)));
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let shared = open(url)?;

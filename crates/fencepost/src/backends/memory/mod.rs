@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use self::backend::{MemoryHold, Undo};
 use crate::backend::{Backend, Grant, Request};
+use crate::backends::StoreKind;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::loss_signal::LossSignal;
 use crate::runtime::sync::lock;
@@ -344,6 +345,10 @@ fn unavailable(what: &str) -> Error {
 }
 
 /// `memory:` is a new store each time; `memory:WORD` is the same one for the same word, in this process.
+/// The store's row in the registry.
+pub(super) const STORE: StoreKind =
+    StoreKind::new("this process, for tests", &["memory:"], |url| Box::pin(connect(url)));
+
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     static NAMED: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
     let word = url.path.clone();

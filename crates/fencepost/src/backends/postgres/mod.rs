@@ -36,6 +36,7 @@ use self::claim::{Claim, Said};
 use self::config::Config;
 use self::hub::Hub;
 use self::schema::Found;
+use crate::backends::{Init, StoreKind, nothing_to_change};
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
@@ -44,6 +45,13 @@ use crate::{Handle, Holder, Listing, Name, Result};
 #[derive(Debug)]
 struct Store(Arc<Hub>);
 
+/// The store's row in the registry.
+pub(super) const STORE: StoreKind = StoreKind {
+    default_port: Some(5432),
+    init: Some(|url, what| Box::pin(init(url, what))),
+    ..StoreKind::new("PostgreSQL", &["postgres://user@host/database"], |url| Box::pin(connect(url)))
+};
+
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let hub = Hub::new(Config::from_url(url)?)?;
     hub.session().await?;
@@ -51,7 +59,10 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
 }
 
 /// Makes the schema, or upgrades it. Works through any pool.
-pub(super) async fn init(url: StoreUrl) -> Result<Vec<String>> {
+pub(super) async fn init(url: StoreUrl, what: Init) -> Result<Vec<String>> {
+    if what == Init::Change {
+        return Err(nothing_to_change(&url));
+    }
     let hub = Hub::new(Config::from_url(url)?)?;
     let said = match hub.make_schema(true).await? {
         Found::Nothing => "made",

@@ -27,6 +27,7 @@ use async_trait::async_trait;
 
 use self::client::Client;
 use self::config::Config;
+use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
@@ -43,6 +44,14 @@ struct Store {
     /// The keeper has been told to connect.
     warm: AtomicBool,
 }
+
+/// The store's row in the registry.
+pub(super) const STORE: StoreKind = StoreKind {
+    default_port: Some(6379),
+    ..StoreKind::new("one Redis", &["redis://host", "rediss://host", "redis+unix:///path"], |url| {
+        Box::pin(connect(url))
+    })
+};
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let client = Arc::new(Client::connect(Config::from_url(url)?).await?);

@@ -1,494 +1,347 @@
 //! Detached locks: taking one over, renewing it and giving it back by its handle.
 //!
-//! All three look first, and write nothing unless a majority of the nodes has the lock under the handle's
-//! owner, and their counters say that its token is the handle's. Who takes the lock over then moves it, node
-//! by node, to an identity of its own: of two that do, one at most has a majority. Whoever has none puts back
-//! what it has moved, so that a lock that nobody took over is still the handle's.
+//! All three look first. They write nothing unless a majority of the nodes has the lock under the handle's
+//! owner, and their counters say that its token is the handle's. A client that takes the lock over then moves
+//! it, node by node, to an identity of its own: of two such clients at most one has a majority. A client
+//! without one puts back what it has moved, so a lock that nobody took over is still the handle's.
 //!
-//! So what one sees of a lock that others are taking over may say nothing yet: it is lost if somebody has a
-//! majority, or so many nodes have nothing that the handle cannot have one again. Before that all three look
-//! again, for a while.
+//! What one sees of a lock that others are taking over may say nothing yet. It is lost if somebody has a
+//! majority, or if so many nodes have nothing that the handle cannot have one again. Before that all three
+//! look again, for a while.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::claim::valid_until;
-use super::contest::{Contest, Standing};
-use super::farewell::{Farewell, Parting};
-use super::fleet::{Fleet, Heard, Question, Reach, late};
-use super::hold::Held;
-use super::keys::Keys;
-use super::node::{Link, Script};
-use super::operator::{self, Entry, Said};
-use super::quorum::{Extended, Extension, Kept, majority, tokens};
-use super::renewal::{self, Renewing, loss};
-use super::trace::Trace;
-use super::{Store, milliseconds, revocation};
+use super::hold::{Held, HeldLock, InFlight, valid_until};
+use super::keys;
+use super::nodes::Nodes;
+use super::quarantine::Standing;
+use super::quorum::{Extended, majority, tokens};
+use super::read::{self, NodeReading};
+use super::record;
+use super::release::{Release, ReleaseRequest, Then};
+use super::renewal::{self, LeaseChange};
+use super::session::Session;
 use crate::backend::{Grant, Identity, Renewal, Request};
-use crate::backends::redis::driver::connection::Call;
-use crate::backends::redis::driver::resp::Value;
-use crate::backends::redis::record::{self, Record};
+use crate::backends::common::backoff::Backoff;
+use crate::backends::redis::keys::KeySet;
+use crate::backends::redis::record as entries;
 use crate::runtime::clock::Moment;
-use crate::runtime::sync::lock;
-use crate::wait::random;
 use crate::{Error, Handle, Loss, Result, Verdict};
 
-/// The lock that a handle is about, as a majority of the nodes has it.
+/// The pauses between two looks while others are taking the lock over.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(250));
+
+/// The lock of a handle, as a majority of the nodes has it.
 #[derive(Clone)]
-struct Found {
-    keys: Arc<Keys>,
+struct Detached {
+    keys: Arc<KeySet>,
     /// What its key holds, without a revocation.
-    value: String,
+    value: Arc<str>,
     /// Why an operator wants it back, if one does.
     revoked: Option<String>,
     /// Until when a majority keeps it.
-    until: Moment,
-    links: Vec<Arc<Link>>,
+    valid_until: Moment,
+    sessions: Vec<Arc<Session>>,
 }
 
-/// How long to look again, and how soon, while others are taking the lock over and none of them has it.
-struct Patience {
+impl Detached {
+    /// Gives it back on the nodes that were looked at.
+    fn release(&self, nodes: &Arc<Nodes>, then: Then) -> Arc<Release> {
+        let life = nodes.config.key_life(nodes.config.max_ttl);
+        let (keys, value) = (self.keys.clone(), self.value.clone());
+        let request = ReleaseRequest::new(keys, value, then, nodes.clock.now(), life);
+        Release::send(nodes, request, &self.sessions)
+    }
+}
+
+/// What a look came to.
+enum Look {
+    Found(Detached),
+    Lost(Loss),
+    /// Others are taking the lock over, as it seems.
+    Split(Vec<Verdict>),
+}
+
+/// Looks for the lock of a handle, again and again for a while.
+struct Search<'a> {
+    nodes: &'a Arc<Nodes>,
+    handle: &'a Handle,
     deadline: Moment,
-    contest: Contest,
+    backoff: Backoff,
 }
 
-/// About what a node takes to answer: the first pause is some of that.
-const ROUND_TRIP: Duration = Duration::from_millis(2);
-
-impl Patience {
-    fn new(fleet: &Fleet) -> Self {
-        Self { deadline: fleet.clock.now().plus(fleet.config.timeout), contest: Contest::default() }
+impl<'a> Search<'a> {
+    fn new(nodes: &'a Arc<Nodes>, handle: &'a Handle) -> Self {
+        Self { nodes, handle, deadline: nodes.deadline(), backoff: Backoff::new(PAUSE.0, PAUSE.1) }
     }
 
-    /// A random pause, longer each time; the error when the time is over.
-    async fn pause(&mut self, fleet: &Fleet, verdicts: Vec<Verdict>) -> Result<()> {
-        let pause = self.contest.pause(Standing::Split, ROUND_TRIP, random());
-        if fleet.clock.now().plus(pause) >= self.deadline {
-            return Err(fleet.no_majority(verdicts));
+    /// Pauses; the error when the time is over.
+    async fn pause(&mut self, verdicts: Vec<Verdict>) -> Result<()> {
+        let pause = self.backoff.pause();
+        if self.nodes.clock.now().plus(pause) >= self.deadline {
+            return Err(self.nodes.no_majority(verdicts));
         }
         tokio::time::sleep(pause).await;
         Ok(())
     }
+
+    /// The same when others were in the way.
+    async fn pause_for_others(&mut self) -> Result<()> {
+        self.pause(vec![not_ours(); self.nodes.len()]).await
+    }
+
+    /// Looks until it is clear whose the lock is. Writes nothing.
+    async fn find(&mut self) -> Result<Result<Detached, Loss>> {
+        loop {
+            match self.look().await? {
+                Look::Found(found) => return Ok(Ok(found)),
+                Look::Lost(why) => return Ok(Err(why)),
+                Look::Split(verdicts) => self.pause(verdicts).await?,
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<Look> {
+        let (nodes, names) = (self.nodes, std::slice::from_ref(self.handle.name()));
+        let sessions = read::sessions(nodes).await?;
+        let mut sent = nodes.clock.now();
+        let mut readings = read::read(nodes, &sessions, names).await?;
+        if greet(nodes, &sessions, &readings) {
+            sent = nodes.clock.now();
+            readings = read::read(nodes, &sessions, names).await?;
+        }
+        let (mut ours, mut counters): (Vec<_>, Vec<u64>) = Default::default();
+        let (mut others, mut verdicts) = (Vec::new(), Vec::with_capacity(nodes.len()));
+        for reading in &readings {
+            let entry = match reading.as_ref().map(|reading| (&reading.standing, reading.entries.first())) {
+                Ok((Standing::Votes, entry)) => entry,
+                // A key on a node that does not vote counts for nothing.
+                Err(verdict) | Ok((Standing::GreetFirst(verdict) | Standing::Refused(verdict), _)) => {
+                    verdicts.push(verdict.clone());
+                    continue;
+                }
+            };
+            let value = entry.and_then(|entry| entry.value.as_deref()).unwrap_or_default();
+            let is_ours = entries::Record::parse(value).is_some_and(|one| one.owner == self.handle.owner());
+            match entry.filter(|_| is_ours).and_then(|entry| Some((entry, entry.counter()?))) {
+                Some((entry, counter)) => {
+                    ours.push(entry);
+                    counters.push(counter);
+                    verdicts.push(Verdict::Granted);
+                }
+                None => {
+                    others.push(value);
+                    verdicts.push(not_ours());
+                }
+            }
+        }
+        let n = nodes.len();
+        if let Some(why) = loss_for_good(n, &others, self.handle) {
+            return Ok(Look::Lost(why));
+        }
+        if ours.len() < majority(n) {
+            let foreign = others.iter().filter(|value| !value.is_empty()).count();
+            return match ours.len() + foreign < majority(n) {
+                true => Err(nodes.no_majority(verdicts)),
+                false => Ok(Look::Split(verdicts)),
+            };
+        }
+        let (tokens, token) = (tokens(n, &counters), self.handle.token().get());
+        if tokens.first() != Some(&token) {
+            return match tokens.contains(&token) {
+                // Nodes that cannot be asked know whether it is.
+                true => Err(nodes.no_majority(verdicts)),
+                false => Ok(Look::Lost(Loss::Taken)),
+            };
+        }
+        // A majority has it until the majority-th longest of its keys ends.
+        let left = ours.iter().map(|entry| u64::try_from(entry.ttl).map(Duration::from_millis));
+        let mut left: Vec<_> = left.map(|left| left.unwrap_or(nodes.config.max_ttl)).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        let revocations = ours.iter().filter_map(|entry| record::revocation(entry.value.as_deref()?));
+        let reasons: Vec<_> = revocations.map(|(_, reason)| reason).collect();
+        Ok(Look::Found(Detached {
+            keys: keys::of(&nodes.config.start, self.handle.name()),
+            value: ours[0].victim().unwrap_or_default().into(),
+            // If less than a majority of the nodes was revoked, nothing was.
+            revoked: (n - reasons.len() < majority(n)).then(|| reasons[0].to_owned()),
+            valid_until: valid_until(sent, left[majority(n) - 1]),
+            sessions: sessions.into_iter().flatten().collect(),
+        }))
+    }
+}
+
+fn not_ours() -> Verdict {
+    Verdict::Held { by: "somebody else, or nobody".to_owned() }
+}
+
+/// Greets the nodes that may vote then: their quarantine is over, or their node key is gone.
+fn greet(
+    nodes: &Nodes,
+    sessions: &[Result<Arc<Session>, Verdict>],
+    readings: &[Result<NodeReading, Verdict>],
+) -> bool {
+    let mut greeted = false;
+    for (session, reading) in sessions.iter().zip(readings) {
+        if let (Ok(session), Ok(NodeReading { standing: Standing::GreetFirst(_), .. })) = (session, reading) {
+            session.greet(&nodes.config, nodes.clock.now());
+            greeted = true;
+        }
+    }
+    greeted
 }
 
 /// Why the lock of a handle is lost for good, by what nodes have in its place: nothing where that is empty.
-/// `None` if it may be the handle's again: others are taking it over, and who gets no majority puts it back.
-fn settled<S: AsRef<str>>(n: usize, found: &[S], handle: &Handle) -> Option<Loss> {
+/// `None` if it may be the handle's again: others are taking it over, and one without a majority puts it
+/// back.
+fn loss_for_good<S: AsRef<str>>(n: usize, found: &[S], handle: &Handle) -> Option<Loss> {
     let count = |value: &str| found.iter().filter(|other| other.as_ref() == value).count();
     if count("") > n - majority(n) {
         return Some(Loss::Expired);
     }
-    let taken =
-        found.iter().map(AsRef::as_ref).find(|value| !value.is_empty() && count(value) >= majority(n));
-    taken.map(|value| loss(value, handle.owner()))
-}
-
-/// What a look came to.
-enum Sight {
-    Found(Found),
-    Lost(Loss),
-    /// Others are taking it over, as it seems.
-    Split(Vec<Verdict>),
-}
-
-/// Looks for the lock of a handle, revoked or not, until it is clear whose it is. Writes nothing.
-async fn find(store: &Store, handle: &Handle, patience: &mut Patience) -> Result<Result<Found, Loss>> {
-    loop {
-        match see(store, handle).await? {
-            Sight::Found(found) => return Ok(Ok(found)),
-            Sight::Lost(why) => return Ok(Err(why)),
-            Sight::Split(verdicts) => patience.pause(&store.fleet, verdicts).await?,
-        }
-    }
-}
-
-async fn see(store: &Store, handle: &Handle) -> Result<Sight> {
-    let (fleet, name) = (&store.fleet, handle.name());
-    let links = operator::links(store).await?;
-    let names = std::slice::from_ref(name);
-    let mut sent = fleet.clock.now();
-    let mut look = operator::look(store, &links, names).await?;
-    if look.iter().zip(&links).filter(|(said, link)| greeted(fleet, said, link)).count() > 0 {
-        sent = fleet.clock.now();
-        look = operator::look(store, &links, names).await?;
-    }
-    let (mut ours, mut counters): (Vec<&Entry>, Vec<u64>) = Default::default();
-    let (mut others, mut verdicts) = (Vec::new(), Vec::with_capacity(look.len()));
-    for (said, link) in look.iter().zip(&links) {
-        let (said, link) = match (said, link) {
-            (Ok(said), Ok(link)) => (said, link),
-            (Err(verdict), _) | (_, Err(verdict)) => {
-                verdicts.push(verdict.clone());
-                continue;
-            }
-        };
-        if !said.votes {
-            // A key on a node that does not vote counts for nothing.
-            let standing = fleet.config.standing(&said.node_key, &link.votes, link.node.time(sent));
-            verdicts.push(standing.unwrap_or_else(|| fleet.unsettled(&said.node_key)));
-            continue;
-        }
-        let entry = said.entries.first();
-        let value = entry.and_then(|entry| entry.value.as_deref()).unwrap_or_default();
-        let is_ours = Record::parse(value).is_some_and(|record| record.owner == handle.owner());
-        let Some((entry, counter)) = entry.filter(|_| is_ours).and_then(|one| Some((one, one.counter()?)))
-        else {
-            others.push(value);
-            verdicts.push(Verdict::Held { by: "somebody else, or nobody".to_owned() });
-            continue;
-        };
-        ours.push(entry);
-        counters.push(counter);
-        verdicts.push(Verdict::Granted);
-    }
-    let n = fleet.len();
-    if let Some(why) = settled(n, &others, handle) {
-        return Ok(Sight::Lost(why));
-    }
-    if ours.len() < majority(n) {
-        let foreign = others.iter().filter(|value| !value.is_empty()).count();
-        return match ours.len() + foreign < majority(n) {
-            true => Err(fleet.no_majority(verdicts)),
-            false => Ok(Sight::Split(verdicts)),
-        };
-    }
-    let (tokens, token) = (tokens(n, &counters), handle.token().get());
-    if tokens.first() != Some(&token) {
-        return match tokens.contains(&token) {
-            // Nodes that cannot be asked know whether it is.
-            true => Err(fleet.no_majority(verdicts)),
-            false => Ok(Sight::Lost(Loss::Taken)),
-        };
-    }
-    // A majority has it until the majority-th longest of its keys ends.
-    let left = |entry: &&Entry| u64::try_from(entry.ttl).map_or(fleet.config.max_ttl, Duration::from_millis);
-    let mut lefts: Vec<_> = ours.iter().map(left).collect();
-    lefts.sort_unstable_by(|a, b| b.cmp(a));
-    let revoked = ours.iter().filter_map(|entry| revocation::read(entry.value.as_deref()?));
-    let reasons: Vec<_> = revoked.map(|(_, reason)| reason).collect();
-    Ok(Sight::Found(Found {
-        keys: Arc::new(Keys::new(&fleet.config.start, name.as_str())),
-        value: ours[0].value.as_deref().map(revocation::victim).unwrap_or_default().to_owned(),
-        // Where less than a majority of the nodes could be revoked, nothing was.
-        revoked: (n - reasons.len() < majority(n)).then(|| reasons[0].to_owned()),
-        until: valid_until(sent, lefts[majority(n) - 1]),
-        links: links.into_iter().flatten().collect(),
-    }))
-}
-
-/// Greets a node that may vote then: its quarantine is over, or its node key is gone.
-fn greeted(fleet: &Fleet, said: &Result<Said, Verdict>, link: &Result<Arc<Link>, Verdict>) -> bool {
-    let (Ok(said), Ok(link)) = (said, link) else { return false };
-    let now = fleet.clock.now();
-    if said.votes || fleet.config.standing(&said.node_key, &link.votes, link.node.time(now)).is_some() {
-        return false;
-    }
-    link.greet(&fleet.config, now);
-    true
+    let mut others = found.iter().map(AsRef::as_ref).filter(|value| !value.is_empty());
+    let taken = others.find(|value| count(value) >= majority(n))?;
+    Some(record::loss(taken, handle.owner()))
 }
 
 /// Renews the lock of a handle, which keeps its identity.
-pub(super) async fn renew(store: &Store, handle: &Handle, term: Duration) -> Result<Renewal> {
-    let mut patience = Patience::new(&store.fleet);
+pub(super) async fn renew(nodes: &Arc<Nodes>, handle: &Handle, term: Duration) -> Result<Renewal> {
+    let mut search = Search::new(nodes, handle);
     loop {
-        let found = match find(store, handle, &mut patience).await? {
-            Ok(Found { revoked: Some(reason), .. }) => {
+        let found = match search.find().await? {
+            Ok(Detached { revoked: Some(reason), .. }) => {
                 return Ok(Renewal::Lost(Loss::ForceReleased { reason }));
             }
             Ok(found) => found,
             Err(why) => return Ok(Renewal::Lost(why)),
         };
-        let trace = Arc::new(Trace::new(Vec::new(), found.until, found.until, found.until));
-        let one = Renewing {
-            keys: found.keys,
-            value: found.value.into(),
-            owner: handle.owner(),
-            token: handle.token(),
-            term,
-            trace: trace.clone(),
-        };
-        let (keys, value, links) = (one.keys.clone(), one.value.clone(), found.links);
-        let renewal = renewal::renew(&store.fleet, &store.renewals, one).await;
+        let (keys, value) = (found.keys.clone(), found.value.clone());
+        let in_flight = InFlight::none(found.valid_until);
+        let lock = HeldLock::new(keys, value, handle.owner(), handle.token(), in_flight);
+        let renewal = renewal::renew(nodes, lock.clone(), term).await;
         // Whoever has the handle may give the lock back from now on, or take it over.
-        let mended = {
-            let mut trace = lock(&trace.0);
-            trace.closed = true;
-            trace.mended
+        let repaired = {
+            let mut in_flight = lock.in_flight();
+            in_flight.closed = true;
+            in_flight.repaired
         };
-        if mended {
-            // The answers to a first look come behind what makes it anew. A second one sees what was freed
-            // before that.
-            let _ = see(store, handle).await;
-            if let Ok(Sight::Lost(why @ Loss::Expired)) = see(store, handle).await {
+        if repaired {
+            // The replies to a first look come after what makes the lock anew. A second look sees what was
+            // freed before that.
+            let _ = search.look().await;
+            if let Ok(Look::Lost(why @ Loss::Expired)) = search.look().await {
                 // It was given back meanwhile, and made anew where that had freed it first.
-                forget(store, keys, value, &links);
+                found.release(nodes, Then::Quiet);
                 return Ok(Renewal::Lost(why));
             }
         }
         match renewal? {
             // By those who are taking it over, or for good: the next look tells.
-            Renewal::Lost(Loss::Taken | Loss::Expired) => {
-                patience.pause(&store.fleet, in_the_way(&store.fleet)).await?;
-            }
+            Renewal::Lost(Loss::Taken | Loss::Expired) => search.pause_for_others().await?,
             renewal => return Ok(renewal),
         }
     }
 }
 
 /// Gives the lock of a handle back: whether it still was the handle's.
-pub(super) async fn release(store: &Store, handle: &Handle) -> Result<bool> {
-    let mut patience = Patience::new(&store.fleet);
+pub(super) async fn release(nodes: &Arc<Nodes>, handle: &Handle) -> Result<bool> {
+    let mut search = Search::new(nodes, handle);
     loop {
-        let Ok(found) = find(store, handle, &mut patience).await? else { return Ok(false) };
-        let (fleet, now) = (&store.fleet, store.fleet.clock.now());
-        let parting = Parting {
-            keys: found.keys,
-            value: found.value.into(),
-            before: None,
-            wake: true,
-            place: None,
-            settled_at: now,
-            over_at: now.plus(fleet.config.key_life(fleet.config.max_ttl)),
-        };
-        if Farewell::say(fleet, &store.keeper, parting, &found.links).accepted().await? {
+        let Ok(found) = search.find().await? else { return Ok(false) };
+        if found.release(nodes, Then::Wake).accepted().await? {
             return Ok(true);
         }
-        patience.pause(fleet, in_the_way(fleet)).await?;
+        search.pause_for_others().await?;
     }
 }
 
-/// Frees what was put back, or made anew, of a lock that was given back meanwhile and cannot have a majority
-/// again.
-fn forget(store: &Store, keys: Arc<Keys>, value: Arc<str>, links: &[Arc<Link>]) {
-    let (fleet, now) = (&store.fleet, store.fleet.clock.now());
-    let parting = Parting {
-        keys,
-        value,
-        before: None,
-        wake: false,
-        place: None,
-        settled_at: now,
-        over_at: now.plus(fleet.config.key_life(fleet.config.max_ttl)),
-    };
-    Farewell::say(fleet, &store.keeper, parting, links);
-}
-
-/// What to say of the nodes when others were in the way to the end.
-fn in_the_way(fleet: &Fleet) -> Vec<Verdict> {
-    vec![Verdict::Held { by: "somebody else, or nobody".to_owned() }; fleet.len()]
-}
-
-/// Takes the lock of a handle over, under the identity of the request or, after others were in the way, a new
-/// one: what puts a try back must not touch the next.
-pub(super) async fn attach(store: &Store, handle: &Handle, request: &Request) -> Result<Grant> {
-    store.warm_up();
-    let mut patience = Patience::new(&store.fleet);
-    let (mut identity, mut before) = (request.identity, None);
+/// Takes the lock of a handle over, under the identity of the request. After others were in the way it is a
+/// new one each time: what puts one try back must not touch the next.
+pub(super) async fn attach(nodes: &Arc<Nodes>, handle: &Handle, request: &Request) -> Result<Grant> {
+    let mut search = Search::new(nodes, handle);
+    let (mut identity, mut before) = (request.identity, None::<Detached>);
     loop {
-        let found = match find(store, handle, &mut patience).await? {
-            Ok(Found { revoked: Some(reason), .. }) => {
+        let found = match search.find().await? {
+            Ok(Detached { revoked: Some(reason), .. }) => {
                 return Err(Error::lost(handle.name(), Loss::ForceReleased { reason }));
             }
             Ok(found) => found,
             Err(why) => {
-                if let (Some(Found { keys, value, links, .. }), Loss::Expired) = (before, &why) {
-                    forget(store, keys, value.into(), &links);
+                if let (Some(before), Loss::Expired) = (before, &why) {
+                    // What a try put back of a lock that was given back meanwhile.
+                    before.release(nodes, Then::Quiet);
                 }
                 return Err(Error::lost(handle.name(), why));
             }
         };
-        before = Some(found.clone());
-        match take_over(store, handle, request, identity, found).await? {
+        match take_over(nodes, handle, request, identity, &found).await? {
             Ok(grant) => return Ok(grant),
-            Err(verdicts) => patience.pause(&store.fleet, verdicts).await?,
+            Err(verdicts) => search.pause(verdicts).await?,
         }
+        before = Some(found);
         identity = Identity::fresh(handle.name());
     }
 }
 
-/// Moves the lock to an identity. What nodes said if others were in the way, and none of them is known to
-/// have it.
+/// Moves the lock to an identity. What nodes said if others were in the way and none of them is known to have
+/// it.
 async fn take_over(
-    store: &Store,
+    nodes: &Arc<Nodes>,
     handle: &Handle,
     request: &Request,
     identity: Identity,
-    found: Found,
+    found: &Detached,
 ) -> Result<Result<Grant, Vec<Verdict>>> {
-    let (fleet, name) = (&store.fleet, handle.name());
-    let (line, owner) = (fleet.line(), identity.owner());
-    let letters = fleet.inbox.open(owner, request.signal.clone());
+    let (slot, owner, token) = (nodes.slot(), identity.owner(), handle.token());
+    let pushes = nodes.router.open(owner, request.signal.clone());
     let note = match &*request.note {
-        "" => record::holder(name, &found.value, -1).note.unwrap_or_default(),
+        "" => entries::holder(handle.name(), &found.value, -1).note.unwrap_or_default(),
         note => note.to_owned(),
     };
-    let (sent, life) = (fleet.clock.now(), fleet.config.key_life(request.ttl));
-    let until = valid_until(sent, request.ttl);
-    let (sender, decided) = oneshot::channel();
-    let moving = Arc::new(Moving {
-        fleet: fleet.clone(),
-        keys: found.keys,
-        from: found.value.into(),
-        to: record::entry(owner, &line.channel, &note).into(),
-        px: milliseconds(life),
-        give_up_at: sent.plus(fleet.config.timeout).min(until),
-        state: Mutex::new(State {
-            extension: Extension::new(vec![Kept::Open; fleet.len()], until),
-            verdicts: vec![late(); fleet.len()],
-            found: Vec::new(),
-            decided: Some(sender),
-            over: false,
-        }),
-    });
-    let mut attaching = Attaching { store, handle, moving: &moving, links: Vec::new(), life };
-    attaching.ask(&line);
-    let outcome = fleet.clock.within(Some(moving.give_up_at), decided).await;
-    let (found, verdicts) = {
-        let mut state = lock(&moving.state);
-        state.over = true;
-        (state.found.clone(), state.verdicts.clone())
-    };
-    if let Some(Ok(Extended::Yes)) = outcome {
-        let links = std::mem::take(&mut attaching.links);
-        let trace = Trace::new(links, until, moving.give_up_at, moving.give_up_at.plus(life));
-        let (token, keys, value) = (handle.token(), moving.keys.clone(), moving.to.clone());
-        let hold = Held::assemble(store, owner, token, keys, value, trace, letters, line, None);
-        let term = Some(request.ttl);
-        return Ok(Ok(Grant { identity, token, sent, term, pushed: false, hold: Arc::new(hold) }));
+    let until = valid_until(nodes.clock.now(), request.ttl);
+    let give_up_at = nodes.deadline().min(until);
+    let value = entries::entry(owner, &slot.channel, &note).into();
+    let lock = HeldLock::new(found.keys.clone(), value, owner, token, InFlight::none(until));
+    let (from, ttl) = (found.value.clone(), request.ttl);
+    let change = renewal::take_over(nodes, &slot, lock.clone(), from.clone(), ttl, give_up_at);
+    let mut moved = Moved { nodes, handle, change: &change, from: Some(from) };
+    if let Some((Extended::Yes, sent)) = nodes.clock.within(Some(give_up_at), change.decision()).await {
+        moved.from = None;
+        let hold = Held { nodes: nodes.clone(), lock, entry: None, _pushes: pushes, _slot: slot };
+        let (term, hold) = (Some(ttl), Arc::new(hold));
+        return Ok(Ok(Grant { identity, token, sent, term, pushed: false, hold }));
     }
-    if let Some(why) = settled(fleet.len(), &found, handle) {
-        return Err(Error::lost(name, why));
+    let found = change.found();
+    if let Some(why) = loss_for_good(nodes.len(), &found, handle) {
+        return Err(Error::lost(handle.name(), why));
     }
     match found.is_empty() {
-        true => Err(fleet.no_majority(verdicts)),
-        false => Ok(Err(verdicts)),
+        true => Err(nodes.no_majority(change.verdicts())),
+        false => Ok(Err(change.verdicts())),
     }
 }
 
-/// A lock on its way from the handle's value to another one.
-struct Moving {
-    fleet: Arc<Fleet>,
-    keys: Arc<Keys>,
-    from: Arc<str>,
-    to: Arc<str>,
-    px: String,
-    give_up_at: Moment,
-    state: Mutex<State>,
-}
-
-struct State {
-    extension: Extension<Moment>,
-    verdicts: Vec<Verdict>,
-    /// What was found in the lock's place, by node; empty where nothing was.
-    found: Vec<String>,
-    decided: Option<oneshot::Sender<Extended>>,
-    /// Nothing more is sent: what was moved stays, or is put back behind all that was sent before.
-    over: bool,
-}
-
-/// Puts back what was moved, unless the links that were asked have been taken for a guard. Frees it where the
-/// lock is lost for good: whoever has a majority keeps that, or puts it back, so nobody is let in by it; and
-/// what was given back must not come back.
-struct Attaching<'a> {
-    store: &'a Store,
+/// A lock that was moved, and is put back unless it has become a guard. Freed instead if the lock is lost for
+/// good: whoever has a majority keeps that, or puts it back, so this lets nobody in. And a lock that was
+/// given back must not come back.
+struct Moved<'a> {
+    nodes: &'a Arc<Nodes>,
     handle: &'a Handle,
-    moving: &'a Arc<Moving>,
-    links: Vec<Arc<Link>>,
-    life: Duration,
+    change: &'a LeaseChange,
+    from: Option<Arc<str>>,
 }
 
-impl Attaching<'_> {
-    fn ask(&mut self, line: &Arc<super::fleet::Line>) {
-        let (fleet, moving) = (&self.store.fleet, self.moving);
-        for node in 0..fleet.len() {
-            let verdict = match fleet.reach(line, node, fleet.clock.now(), false) {
-                Reach::Up(link) => {
-                    self.links.push(link.clone());
-                    match fleet.put(moving, &link) {
-                        Ok(()) => continue,
-                        Err(why) => Verdict::Unreachable { why },
-                    }
-                }
-                other => other.verdict(),
-            };
-            moving.clone().hear(node, Heard::Not(verdict));
-        }
-    }
-}
-
-impl Drop for Attaching<'_> {
+impl Drop for Moved<'_> {
     fn drop(&mut self) {
-        if self.links.is_empty() {
-            return;
+        let Some(from) = self.from.take() else { return };
+        // Ends what may be sent first: what is found after that changes nothing.
+        let (mut request, sessions) = self.change.held.close(Then::Restore(from), None);
+        if loss_for_good(self.nodes.len(), &self.change.found(), self.handle).is_some() {
+            request.then = Then::Quiet;
         }
-        let moving = self.moving;
-        let lost = {
-            let mut state = lock(&moving.state);
-            state.over = true;
-            settled(state.verdicts.len(), &state.found, self.handle).is_some()
-        };
-        let parting = Parting {
-            keys: moving.keys.clone(),
-            value: moving.to.clone(),
-            before: (!lost).then(|| moving.from.clone()),
-            wake: false,
-            place: None,
-            settled_at: moving.give_up_at,
-            over_at: moving.give_up_at.plus(self.life),
-        };
-        Farewell::say(&self.store.fleet, &self.store.keeper, parting, &self.links);
-    }
-}
-
-impl Question for Moving {
-    fn script(&self) -> Script {
-        Script::Attach
-    }
-
-    fn send(&self, link: &Link, sent: Moment, call: Call) -> Result<(), String> {
-        if sent >= self.give_up_at {
-            return Err("its time is over".to_owned());
-        }
-        let left = u64::try_from(self.give_up_at.since(sent).as_micros()).unwrap_or(u64::MAX);
-        let not_after = link.node.time(sent).saturating_add(left).to_string();
-        let keys = [self.fleet.config.node_key.as_str(), self.keys.lock(), self.keys.counter()];
-        let arguments = [&*link.votes, &not_after, &self.from, &self.to, &self.px];
-        link.eval(Script::Attach, &keys, &arguments, sent, call)
-    }
-
-    fn send_late(&self, link: &Arc<Link>, sent: Moment, call: Call) -> Result<(), String> {
-        let state = lock(&self.state);
-        if state.over {
-            return Err("it is over".to_owned());
-        }
-        self.send(link, sent, call)
-    }
-
-    fn halves(&self) -> Option<[Arc<Self>; 2]> {
-        None
-    }
-
-    fn hear(self: Arc<Self>, node: usize, heard: Heard) {
-        let mut state = lock(&self.state);
-        let (kept, verdict) = match heard {
-            // Whatever the counter is: the look has told the token, and to keep a lock the key is enough.
-            Heard::Reply(Value::Int(_)) => (Kept::Yes, Verdict::Granted),
-            Heard::Reply(reply) => {
-                if let Some([Value::Text(found)]) = reply.as_list() {
-                    state.found.push(String::from_utf8_lossy(found).into_owned());
-                }
-                (Kept::No, Verdict::Held { by: "somebody else, or nobody".to_owned() })
-            }
-            Heard::Not(verdict) => (Kept::Silent, verdict),
-        };
-        state.verdicts[node] = verdict;
-        let outcome = state.extension.hear(node, kept, self.fleet.clock.now());
-        if outcome != Extended::Wait
-            && let Some(decided) = state.decided.take()
-        {
-            let _ = decided.send(outcome);
+        if !sessions.is_empty() {
+            Release::send(self.nodes, request, &sessions);
         }
     }
 }

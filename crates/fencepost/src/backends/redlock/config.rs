@@ -5,10 +5,11 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::quorum::MAX_NODES;
+use crate::backends::common::parameter::Parameter;
 use crate::backends::redis::config::{Address, Config as NodeConfig};
 use crate::options::DEFAULT_TTL;
 use crate::url::StoreUrl;
-use crate::{Error, Result, Verdict, format_duration};
+use crate::{Error, Result, format_duration};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
@@ -19,8 +20,26 @@ const MOST_BOUND: Duration = Duration::from_secs(5);
 /// What the arithmetic of leases allows for anyway.
 const LEAST_DRIFT: f64 = 0.01;
 
-/// Of a node without a node key.
-pub(super) const NEW: &str = "it is new, or has lost its data";
+/// What a `redlock:` URL takes beside `ttl`.
+pub(in crate::backends) const PARAMETERS: &[Parameter] = &[
+    Parameter::new("timeout", "2s", "how long a node is waited for where a majority needs its reply"),
+    Parameter::new("prefix", "", "stands in front of all keys"),
+    Parameter::new("db", "0", "the number of the database on each node"),
+    Parameter::new("keys", "lock", "`plain` makes the lock's key its bare name"),
+    Parameter::new("max_ttl", "60s", "the longest ttl; part of the deployment"),
+    Parameter::new(
+        "quarantine",
+        "max_ttl + 1 % + 1s, at least 30s",
+        "how long a node that may have lost data does not vote; part of the deployment",
+    ),
+    Parameter::new("drift", "0.01", "how far apart the rates of clocks may be"),
+    Parameter::new("deployment", "", "a name that stands for the list of nodes"),
+    Parameter::new("allow", "", "`evicting` accepts nodes that may evict keys"),
+    Parameter::new("ca", "", "file of the authorities that nodes with TLS are trusted by"),
+    Parameter::new("cert", "", "file of our certificate for nodes with TLS"),
+    Parameter::new("key", "", "file of the key of that certificate"),
+    Parameter::new("server_name", "", "the name that a certificate must have, if not the host's"),
+];
 
 #[derive(Clone, Debug)]
 pub(super) struct Config {
@@ -28,13 +47,13 @@ pub(super) struct Config {
     pub(super) label: String,
     pub(super) nodes: Vec<NodeConfig>,
     pub(super) start: String,
-    /// The longest that a node's answer is waited for.
+    /// The longest time that a node's reply is waited for.
     pub(super) timeout: Duration,
     /// The longest lease. All clients of a deployment agree on it: a quarantine is longer.
     pub(super) max_ttl: Duration,
     /// How long a node that may have lost data does not vote.
     pub(super) quarantine: Duration,
-    /// How much longer than asked a node keeps a key, for clocks that run at rates more than 1 % apart.
+    /// How much longer than asked a node keeps a key, as clocks may run at rates more than 1 % apart.
     stretch: f64,
     /// Fingerprint of the deployment: how many nodes, and which.
     pub(super) members: String,
@@ -50,8 +69,8 @@ impl Config {
         let n = url.hosts.len();
         if n < 3 {
             return Err(Error::invalid(format!(
-                "a redlock URL names at least 3 independent servers, not {n}: one that fails must leave a majority; for a \
-                 single server use `redis://host`"
+                "a redlock URL names at least 3 independent servers, not {n}: one that fails must leave a \
+                 majority; for a single server use `redis://host`"
             )));
         }
         if n > MAX_NODES {
@@ -116,41 +135,7 @@ impl Config {
         Ok(nodes)
     }
 
-    /// Why a node does not vote, by its node key `said`; `None` if a greeting may change that. `votes` is what the key
-    /// would have to be, `time` the node's clock.
-    pub(super) fn standing(&self, said: &str, votes: &str, time: u64) -> Option<Verdict> {
-        let mut words = said.splitn(6, ' ');
-        let [run, max_ttl, quarantine, members, ready, reason] = std::array::from_fn(|_| words.next());
-        let ours = votes.splitn(4, ' ').collect::<Vec<_>>();
-        if run != ours.first().copied() || said == votes || ours.len() != 4 {
-            return None;
-        }
-        let differences: Vec<String> =
-            [("max_ttl", max_ttl), ("quarantine", quarantine), ("members", members)]
-                .into_iter()
-                .zip(&ours[1..])
-                .filter(|((_, theirs), ours)| *theirs != Some(**ours))
-                .map(|((what, theirs), ours)| difference(what, theirs.unwrap_or("?"), ours))
-                .collect();
-        if !differences.is_empty() {
-            return Some(Verdict::Refused {
-                why: format!(
-                    "it belongs to another deployment ({}); all clients must name the same nodes and parameters, and `fencepost \
-                     init --reconfigure` changes them",
-                    differences.join(", ")
-                ),
-            });
-        }
-        let left = ready?.parse::<u64>().ok()?.saturating_sub(time);
-        let why = match reason {
-            Some("new") => NEW,
-            Some("restarted") => "it was restarted, and may have lost data",
-            _ => "its deployment was changed",
-        };
-        (left > 0).then(|| Verdict::Quarantined { left: Duration::from_micros(left), why: why.to_owned() })
-    }
-
-    /// How long a node shall keep a key for a lease of `ttl`.
+    /// How long a node must keep a key for a lease of `ttl`.
     pub(super) fn key_life(&self, ttl: Duration) -> Duration {
         ttl + ttl.mul_f64(self.stretch)
     }
@@ -182,26 +167,17 @@ fn check_ttl(ttl: Duration, max_ttl: Duration) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "a ttl of {} is longer than this deployment's max_ttl of {}; use a ttl of a few seconds, which is renewed while the \
-         lock is held, or change `max_ttl` in the URL of every client and run `fencepost init --reconfigure`",
+        "a ttl of {} is longer than this deployment's max_ttl of {}; use a ttl of a few seconds, which is \
+         renewed while the lock is held, or change `max_ttl` in the URL of every client and run \
+         `fencepost init --reconfigure`",
         format_duration(ttl),
         format_duration(max_ttl)
     )))
 }
 
-/// What is different in a node's deployment, for people.
-fn difference(what: &str, theirs: &str, ours: &str) -> String {
-    let span = |text: &str| {
-        text.parse().map_or_else(|_| text.to_owned(), |number| format_duration(Duration::from_millis(number)))
-    };
-    match what {
-        "members" => format!("of {} other nodes", theirs.split('-').next().unwrap_or("?")),
-        what => format!("{what} {} instead of {}", span(theirs), span(ours)),
-    }
-}
-
-/// How far a proposal may be from a node's clock. After a loss of data, tokens stay in order as long as the clocks of
-/// the servers are right within `(quarantine - 2.2 * bound) / 2`: a counter may be behind the clock by a fifth of the bound.
+/// How far a proposal may be from a node's clock. After a loss of data, tokens stay in order as long as the
+/// clocks of the servers are right within `(quarantine - 2.2 * bound) / 2`: a counter may be behind the clock
+/// by a fifth of the bound.
 fn bound(quarantine: Duration) -> Duration {
     (quarantine / 6).min(MOST_BOUND)
 }
@@ -211,7 +187,8 @@ fn drift(text: Option<String>) -> Result<f64> {
     match text.parse::<f64>() {
         Ok(drift) if (LEAST_DRIFT..=0.5).contains(&drift) => Ok(drift),
         _ => Err(Error::invalid(format!(
-            "parameter `drift` is how far apart the rates of clocks may be, from `0.01` (the default) to `0.5`, not `{text}`"
+            "parameter `drift` is how far apart the rates of clocks may be, from `0.01` (the default) to \
+             `0.5`, not `{text}`"
         ))),
     }
 }
@@ -224,8 +201,8 @@ fn quarantine(url: &mut StoreUrl, max_ttl: Duration, drift: f64) -> Result<Durat
     };
     if quarantine < least {
         return Err(Error::invalid(format!(
-            "parameter `quarantine` must be at least {}ms with a max_ttl of {}: a node that lost its data must not vote while \
-             a lock that it granted may be held",
+            "parameter `quarantine` must be at least {}ms with a max_ttl of {}: a node that lost its data \
+             must not vote while a lock that it granted may be held",
             least.as_micros().div_ceil(1000),
             format_duration(max_ttl)
         )));
@@ -233,14 +210,14 @@ fn quarantine(url: &mut StoreUrl, max_ttl: Duration, drift: f64) -> Result<Durat
     if quarantine < COMFORTABLE_QUARANTINE {
         tracing::warn!(
             quarantine = %format_duration(quarantine),
-            "a quarantine below 30s keeps tokens in order after a loss of data only if the clocks of the servers are right \
-             within three tenths of it"
+            "a quarantine below 30s keeps tokens in order after a loss of data only if the clocks of the \
+             servers are right within three tenths of it"
         );
     }
     Ok(quarantine)
 }
 
-/// The fingerprint that keeps two fleets, which count majorities of different sets, from voting on the same nodes.
+/// The fingerprint that keeps clients which count majorities of different sets off the same nodes.
 fn members(nodes: &[NodeConfig], deployment: Option<&str>) -> Result<String> {
     let mut names: Vec<String> = nodes.iter().map(address).collect();
     names.sort_unstable();
@@ -330,20 +307,21 @@ mod tests {
     }
 
     #[test]
-    fn a_node_key_says_why_a_node_does_not_vote() {
-        let config = parse("redlock://a,b,c?max_ttl=1s&quarantine=3s").unwrap();
-        let votes = format!("ab12 1000 3000 {}", config.members);
-        let standing = |said: &str| config.standing(said, &votes, 5_000_000);
-        assert_eq!(standing(&votes), None);
-        assert_eq!(standing(""), None, "missing: greet");
-        assert_eq!(standing(&votes.replace("ab12", "cd34")), None, "restarted: greet");
-        assert_eq!(standing(&format!("{votes} 4999999 new")), None, "over: greet");
-        assert!(matches!(
-            standing(&format!("{votes} 7000000 restarted")),
-            Some(Verdict::Quarantined { left, why }) if left == Duration::from_secs(2) && why.contains("restarted")
-        ));
-        for other in ["ab12 2000 3000 3-00", "ab12 1000 3000 5-00 9000000 new"] {
-            assert!(matches!(standing(other), Some(Verdict::Refused { .. })), "{other}");
+    fn the_table_has_each_parameter_and_no_other() {
+        let value = |name: &str| match name {
+            "timeout" | "max_ttl" => "5s",
+            "quarantine" => "30s",
+            "db" => "1",
+            "drift" => "0.02",
+            "keys" => "plain",
+            "allow" => "evicting",
+            _ => "x",
+        };
+        let words = |one: &Parameter| format!("{}={}", one.name, value(one.name));
+        let all = PARAMETERS.iter().map(words).collect::<Vec<_>>().join("&");
+        parse(&format!("redlock:rediss://a,b,c?{all}")).unwrap();
+        for name in ["ttl", "other"] {
+            assert!(parse(&format!("redlock:rediss://a,b,c?{all}&{name}=1s")).is_err(), "{name}");
         }
     }
 
@@ -372,14 +350,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_node_key_makes_it_panic(said in "([0-9a-f]{0,4} ){0,3}.{0,30}", time: u64) {
-            let config = parse("redlock://a,b,c").unwrap();
-            let _ = config.standing(&said, "ab 60000 62000 m", time);
-        }
-
-        #[test]
-        fn no_url_makes_it_panic_or_show_a_password(text in crate::url::tests::nearly_a_url("redlock|redlock:redis|redlock:rediss")) {
-            // What is behind the login may look like one, and is a host or a path then.
+        fn no_url_makes_it_panic_or_show_a_password(
+            text in crate::url::tests::nearly_a_url("redlock|redlock:redis|redlock:rediss"),
+        ) {
+            // What comes after the login may look like one, and is a host or a path then.
             let shown = match parse(&text) {
                 Ok(config) => format!("{config:?}"),
                 Err(error) => error.to_string(),

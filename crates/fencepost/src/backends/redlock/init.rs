@@ -1,13 +1,14 @@
-//! `init`: declares a new deployment, or a change of one. For operators, never for programs: the nodes cannot tell whether
-//! they are new or have just lost everything while locks are held.
+//! `init`: declares a new deployment, or a change of one. For operators, never for programs: the nodes cannot
+//! tell whether they are new or have just lost everything while locks are held.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::Config;
-use super::fleet::Fleet;
-use super::node::Link;
+use super::nodes::Nodes;
+use super::quarantine::Standing;
 use super::quorum::majority;
+use super::session::{GreetMode, Session};
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Result, Verdict, format_duration};
@@ -15,11 +16,8 @@ use crate::{Error, Result, Verdict, format_duration};
 /// Operators are patient.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A channel that nobody is told of.
-const CHANNEL: &str = "fencepost-init";
-
 /// What a node's key says before anything is changed.
-struct State {
+struct Membership {
     label: String,
     /// How many members its deployment has, and their fingerprint; `None` if the node is in none.
     members: Option<(usize, String)>,
@@ -30,107 +28,94 @@ struct State {
     new: bool,
 }
 
-pub(in crate::backends) async fn init(url: StoreUrl, reconfigure: bool) -> Result<Vec<String>> {
-    let mut url = url;
+pub(in crate::backends) async fn init(mut url: StoreUrl, reconfigure: bool) -> Result<Vec<String>> {
     url.take("ttl");
-    let fleet = Arc::new(Fleet::new(Config::from_url(url)?, Clock::system())?);
-    let links = greet(&fleet, "look").await?;
-    let states: Vec<_> = links.iter().map(|link| state(&fleet.config, link)).collect();
-    let mode = if reconfigure { check_change(&fleet.config, &states)? } else { check_new(&states)? };
+    let mut config = Config::from_url(url)?;
+    config.timeout = config.timeout.max(PATIENCE);
+    let (_, sessions) = greet(&config, GreetMode::LOOK).await?;
+    let nodes: Vec<_> = sessions.iter().map(|session| membership(session)).collect();
+    let mode = if reconfigure { check_change(&config, &nodes)? } else { check_new(&nodes)? };
     let Some(mode) = mode else {
-        return Ok(states.iter().map(|state| format!("{} is a member already", state.label)).collect());
+        return Ok(nodes.iter().map(|node| format!("{} is a member already", node.label)).collect());
     };
-    let links = greet(&fleet, mode).await?;
-    Ok(links.iter().map(|link| outcome(&fleet, link)).collect())
+    let (nodes, sessions) = greet(&config, mode).await?;
+    Ok(sessions.iter().map(|session| outcome(&nodes, session)).collect())
 }
 
 /// Connects to all nodes, none may be missing, and greets them.
-async fn greet(fleet: &Arc<Fleet>, mode: &'static str) -> Result<Vec<Link>> {
-    let connect = |node: usize| {
-        let fleet = fleet.clone();
-        tokio::spawn(async move {
-            let (config, timeout) = (&fleet.config, fleet.config.timeout.max(PATIENCE));
-            let (pool, inbox) = (Arc::default(), fleet.inbox.clone());
-            let connect = fleet.nodes[node].connect(config, &pool, CHANNEL, mode, inbox, &fleet.clock);
-            match tokio::time::timeout(timeout, connect).await {
-                Ok(Ok(link)) => Ok(link),
-                Ok(Err(error)) => Err(Verdict::of(&error)),
-                Err(_) => Err(super::fleet::late()),
-            }
-        })
-    };
-    let connecting: Vec<_> = (0..fleet.len()).map(connect).collect();
-    let (mut links, mut trouble, mut misfit) = (Vec::new(), Vec::new(), false);
-    for (node, link) in fleet.nodes.iter().zip(connecting) {
-        match link.await.unwrap_or_else(|_| Err(super::fleet::late())) {
-            Ok(link) => links.push(link),
+async fn greet(config: &Config, mode: GreetMode) -> Result<(Arc<Nodes>, Vec<Arc<Session>>)> {
+    let nodes = Arc::new(Nodes::new(config.clone(), Clock::system(), mode)?);
+    let found = nodes.sessions(nodes.deadline(), config.timeout).await;
+    let (mut sessions, mut trouble, mut refused) = (Vec::new(), Vec::new(), false);
+    for (node, session) in nodes.each.iter().zip(found) {
+        match session.and_then(|session| node.duplicate().map_or(Ok(session), Err)) {
+            Ok(session) => sessions.push(session),
             Err(verdict) => {
-                misfit |= matches!(verdict, Verdict::Refused { .. });
+                refused |= matches!(verdict, Verdict::Refused { .. });
                 trouble.push(format!("{} {verdict}", node.label()));
             }
         }
     }
-    fleet.find_twins();
-    for (node, twin) in fleet.nodes.iter().filter_map(|node| Some((node, node.twin()?))) {
-        misfit = true;
-        trouble.push(format!("{} {twin}", node.label()));
-    }
     if trouble.is_empty() {
-        return Ok(links);
+        return Ok((nodes, sessions));
     }
     let message = format!("every node must be reachable and usable for this; {}", trouble.join("; "));
-    Err(match misfit {
+    Err(match refused {
         true => Error::config(message),
-        false => Error::Unavailable { store: fleet.config.label.clone(), source: message.into() },
+        false => Error::Unavailable { store: config.label.clone(), source: message.into() },
     })
 }
 
-fn state(config: &Config, link: &Link) -> State {
-    let members = link.said.split(' ').nth(3);
-    let members = members.and_then(|members| {
+fn membership(session: &Session) -> Membership {
+    let node_key = session.node_key.as_str();
+    let members = node_key.split(' ').nth(3).and_then(|members| {
         let (size, _) = members.split_once('-')?;
         Some((size.parse().ok()?, members.to_owned()))
     });
     // All but the run, and what a quarantine appends.
     let terms = |text: &str| text.split(' ').skip(1).take(3).map(str::to_owned).collect::<Vec<_>>();
-    let same = terms(&link.said) == terms(&link.votes);
-    debug_assert!(link.votes.contains(&config.members));
-    let new = link.said.is_empty() || link.said.ends_with(" new");
-    State { label: link.node.label().to_owned(), members, same, votes: link.said == link.votes, new }
+    Membership {
+        label: session.node.label().to_owned(),
+        members,
+        same: terms(node_key) == terms(&session.votes),
+        votes: node_key == session.votes,
+        new: node_key.is_empty() || node_key.ends_with(" new"),
+    }
 }
 
 /// Whether this can be a new deployment. `None`: it exists, and there is nothing to do.
-fn check_new(states: &[State]) -> Result<Option<&'static str>> {
-    if states.iter().all(|state| state.votes) {
+fn check_new(nodes: &[Membership]) -> Result<Option<GreetMode>> {
+    if nodes.iter().all(|node| node.votes) {
         return Ok(None);
     }
-    if let Some(other) = states.iter().find(|state| state.members.is_some() && !state.same) {
+    if let Some(other) = nodes.iter().find(|node| node.members.is_some() && !node.same) {
         return Err(Error::config(format!(
-            "{} belongs to another deployment, or to this one with other parameters; if it shall change, use `init --reconfigure`",
+            "{} belongs to another deployment, or to this one with other parameters; to change that, use \
+             `init --reconfigure`",
             other.label
         )));
     }
     // One that knows of votes it has given, as after a restart or a change, must wait for them to end.
-    if let Some(used) = states.iter().find(|state| !state.new) {
+    if let Some(used) = nodes.iter().find(|node| !node.new) {
         return Err(Error::config(format!(
-            "this deployment is in use: {} {} in it; a node that was restarted, replaced or changed votes by itself when its \
-             quarantine is over",
+            "this deployment is in use: {} {} in it; a node that was restarted, replaced or changed votes by \
+             itself when its quarantine is over",
             used.label,
             if used.votes { "votes" } else { "has voted" }
         )));
     }
-    Ok(Some("found"))
+    Ok(Some(GreetMode::FOUND))
 }
 
-/// Whether the members or parameters can be changed to these. The old deployment must lose its majority by it: else
-/// its clients would go on without noticing.
-fn check_change(config: &Config, states: &[State]) -> Result<Option<&'static str>> {
-    if states.iter().all(|state| state.same) {
+/// Whether the members or parameters can be changed to these. The old deployment must lose its majority by
+/// that, or its clients would go on without noticing.
+fn check_change(config: &Config, nodes: &[Membership]) -> Result<Option<GreetMode>> {
+    if nodes.iter().all(|node| node.same) {
         return Ok(None);
     }
     let mut old: Vec<&(usize, String)> =
-        states.iter().filter(|state| !state.same).filter_map(|state| state.members.as_ref()).collect();
-    if old.is_empty() && !states.iter().any(|state| state.same) {
+        nodes.iter().filter(|node| !node.same).filter_map(|node| node.members.as_ref()).collect();
+    if old.is_empty() && !nodes.iter().any(|node| node.same) {
         return Err(Error::config(
             "none of these nodes is in a deployment yet; declare a new one with `init`",
         ));
@@ -142,24 +127,23 @@ fn check_change(config: &Config, states: &[State]) -> Result<Option<&'static str
         let left = size.saturating_sub(group.len());
         if *members != config.members && left >= majority(*size) {
             return Err(Error::config(format!(
-                "{left} of the {size} nodes of the old deployment are not in the new list, and are a majority: its clients would go \
-                 on locking there; replace at most {} at a time",
+                "{left} of the {size} nodes of the old deployment are not in the new list, and are a \
+                 majority: its clients would go on locking there; replace at most {} at a time",
                 size - majority(*size)
             )));
         }
     }
-    Ok(Some("reform"))
+    Ok(Some(GreetMode::REFORM))
 }
 
-fn outcome(fleet: &Fleet, link: &Link) -> String {
-    let label = link.node.label();
-    if link.said == link.votes {
-        return format!("{label} votes");
-    }
-    let time = link.node.time(fleet.clock.now());
-    match fleet.config.standing(&link.said, &link.votes, time) {
-        Some(Verdict::Quarantined { left, .. }) => format!("{label} votes in {}", format_duration(left)),
-        Some(verdict) => format!("{label} {verdict}"),
-        None => format!("{label} votes when it is greeted next"),
+fn outcome(nodes: &Nodes, session: &Session) -> String {
+    let label = session.node.label();
+    match session.standing(&session.node_key, &nodes.config, nodes.clock.now()) {
+        Standing::Votes => format!("{label} votes"),
+        Standing::GreetFirst(_) => format!("{label} votes when it is greeted next"),
+        Standing::Refused(Verdict::Quarantined { left, .. }) => {
+            format!("{label} votes in {}", format_duration(left))
+        }
+        Standing::Refused(verdict) => format!("{label} {verdict}"),
     }
 }

@@ -1,26 +1,11 @@
-//! The keys of one lock on a node. The lock itself is `PREFIXlock:NAME`, where other Redlock clients look for it.
+//! The keys of one lock on a node: the lock, its token counter, and the queue of waiters that this node
+//! knows. The lock itself is `PREFIXlock:NAME`, where other Redlock clients look for it.
 
-use crate::backends::redis::keys::KeySet as Three;
+use std::sync::Arc;
 
-#[derive(Debug)]
-pub(super) struct Keys(Three);
+use crate::Name;
+use crate::backends::redis::keys::KeySet;
 
-impl Keys {
-    pub(super) fn new(start: &str, name: &str) -> Self {
-        Self(Three::new(start, name, ["fence", "waiters"]))
-    }
-
-    pub(super) fn lock(&self) -> &str {
-        self.0.each()[0]
-    }
-
-    /// The token counter.
-    pub(super) fn counter(&self) -> &str {
-        self.0.each()[1]
-    }
-
-    /// Who waits, as this node knows.
-    pub(super) fn queue(&self) -> &str {
-        self.0.each()[2]
-    }
+pub(super) fn of(start: &str, name: &Name) -> Arc<KeySet> {
+    Arc::new(KeySet::new(start, name.as_str(), ["fence", "waiters"]))
 }

@@ -1,9 +1,9 @@
-//! What a majority has decided. Pure: answers of nodes go in, steps to take come out; no clock, no network, nothing
-//! but the standard library, so that the state search and the simulation drive the very same code.
+//! What a majority has decided. Pure: replies of nodes go in, next steps come out. It uses no clock, no
+//! network and only the standard library, so that the state search and the simulation run the very same code.
 //!
-//! Why a token is unique (the proof is in SAFETY.md): a node *confirms* token `t` for an attempt in one atomic step in
-//! which its lock key belongs to the attempt and its counter is, or is made, exactly `t`. A lock is returned when
-//! a majority has confirmed the same token, and any two majorities share a node.
+//! Why a token is unique (SAFETY.md has the proof): a node *confirms* token `t` for an attempt in one atomic
+//! step in which its lock key belongs to the attempt and its counter is, or is made, exactly `t`. A lock is
+//! returned when a majority has confirmed the same token, and any two majorities share a node.
 
 use std::fmt;
 
@@ -15,19 +15,19 @@ pub(crate) fn majority(n: usize) -> usize {
     n / 2 + 1
 }
 
-/// The tokens that an owner can have, the one to go by first, if `counters` are those of the nodes that were
-/// seen to have its key. Its token T is the one that a majority M has confirmed.
+/// The tokens that an owner can have, the most likely one first. `counters` are those of the nodes that were
+/// seen to have its key. The owner's token T is the one that a majority M has confirmed.
 ///
-/// - A node of M whose key has been the owner's since has T in its counter: while the key is the owner's,
+/// - A node of M whose key has been the owner's since has T in its counter. While the key is the owner's,
 ///   only its own confirmations and extensions move the counter, and never above T.
-/// - Of k nodes that have the key, so k + |M| - n or more are of M. A counter that fewer of them have is not
+/// - So of k nodes that have the key, at least k + |M| - n are of M. A counter that fewer of them have is not
 ///   T.
 /// - Any other node has a grant of its own: a larger one that came too late to be the token, or a smaller
-///   one. The first extension that reaches a node raises a smaller one to T. So the smallest is T, but for a
-///   node that the holder has not reached since its grant; with all nodes in sight T is certain even then.
+///   one. The first extension that reaches a node raises a smaller one to T. So the smallest is T, except for
+///   a node that the holder has not reached since its grant. If all nodes are seen, T is certain even then.
 ///
-/// A node that was mended after it had granted others may have left M. If that leaves no counter that enough
-/// of them have, the smallest is still T or above it.
+/// A node that was repaired after it had granted others may have left M. If no counter is left that enough of
+/// them have, the smallest is still T or above it.
 pub(crate) fn tokens(n: usize, counters: &[u64]) -> Vec<u64> {
     let enough = (counters.len() + majority(n)).saturating_sub(n).max(1);
     let agree = |counter: &u64| counters.iter().filter(|other| *other == counter).count();
@@ -42,9 +42,9 @@ pub(crate) fn tokens(n: usize, counters: &[u64]) -> Vec<u64> {
 
 /// A set of nodes, by index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct Nodes(u16);
+pub(crate) struct NodeSet(u16);
 
-impl Nodes {
+impl NodeSet {
     /// The first `n` nodes.
     pub(crate) fn all(n: usize) -> Self {
         (0..n).collect()
@@ -71,7 +71,7 @@ impl Nodes {
     }
 }
 
-impl FromIterator<usize> for Nodes {
+impl FromIterator<usize> for NodeSet {
     fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> Self {
         nodes.into_iter().fold(Self::default(), |mut set, node| {
             set.insert(node);
@@ -80,37 +80,37 @@ impl FromIterator<usize> for Nodes {
     }
 }
 
-impl fmt::Debug for Nodes {
+impl fmt::Debug for NodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
     }
 }
 
-/// What one node said to an attempt.
+/// The reply of one node to an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Answer {
-    /// Its key is ours, and its counter stood at this value when it said so.
+pub(crate) enum AttemptReply {
+    /// Its key is ours, and its counter stood at this value then.
     Granted(u64),
     /// Its key is somebody else's.
     Denied,
-    /// It gave no vote: out of reach, in quarantine, too late, not fit.
+    /// It gave no vote: out of reach, in quarantine, too late, not usable.
     Silent,
     /// It has confirmed this token while its key was ours.
     Confirmed(u64),
-    /// It did not confirm this token: its key is not ours any more, or not from the grant that it answered.
+    /// It did not confirm this token: its key is not ours any more, or is from another grant.
     Refused(u64),
 }
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
+pub(crate) enum NextStep {
     Wait,
     /// Ask these nodes for the lock.
-    Ask(Nodes),
+    Ask(NodeSet),
     /// Ask these nodes to confirm the token.
     Confirm {
         token: u64,
-        nodes: Nodes,
+        nodes: NodeSet,
     },
     /// The lock is ours. Said once.
     Won {
@@ -120,13 +120,13 @@ pub(crate) enum Step {
     Failed,
 }
 
-/// Where one node stands with an attempt.
+/// The vote of one node in an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) enum Seat {
+pub(crate) enum VoteState {
     /// Not asked yet.
     #[default]
     Idle,
-    /// Asked, not answered.
+    /// Asked; no reply yet.
     Asked,
     /// Has granted with this value.
     Granted { value: u64, confirm: Confirm },
@@ -142,10 +142,10 @@ pub(crate) enum Confirm {
     Yes,
 }
 
-/// One attempt to acquire a lock. `T` is time, `S` storage for one [`Seat`] a node.
+/// One attempt to acquire a lock. `T` is time, `S` stores one [`VoteState`] for each node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Attempt<T, S = Vec<Seat>> {
-    pub(super) seats: S,
+pub(crate) struct Attempt<T, S = Vec<VoteState>> {
+    pub(super) votes: S,
     /// The largest value granted so far: the token, if a majority confirms it.
     pub(super) token: u64,
     /// When a lock won by this attempt would end.
@@ -155,107 +155,109 @@ pub(crate) struct Attempt<T, S = Vec<Seat>> {
     pub(super) decided: bool,
 }
 
-impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
+impl<T: Copy + Ord, S: AsRef<[VoteState]> + AsMut<[VoteState]>> Attempt<T, S> {
     /// An attempt that asks all nodes at once. `until` counts from before the first request is sent.
-    pub(crate) fn at_once(seats: S, until: T) -> (Self, Nodes) {
-        let mut attempt = Self { seats, token: 0, until, gate: None, decided: false };
-        attempt.seats.as_mut().fill(Seat::Asked);
-        let all = Nodes::all(attempt.seats.as_ref().len());
+    pub(crate) fn at_once(votes: S, until: T) -> (Self, NodeSet) {
+        let mut attempt = Self { votes, token: 0, until, gate: None, decided: false };
+        attempt.votes.as_mut().fill(VoteState::Asked);
+        let all = NodeSet::all(attempt.votes.as_ref().len());
         (attempt, all)
     }
 
-    /// An attempt that asks the node `first`, and the others only when that one has granted. Of many contenders who
-    /// agree on the first node only one goes on, so that they cannot split the votes.
-    pub(crate) fn in_order(seats: S, first: usize, until: T) -> (Self, Nodes) {
+    /// An attempt that asks the node `first`, and the others only after that one has granted. Of many
+    /// contenders that agree on the first node only one goes on, so they cannot split the votes.
+    pub(crate) fn in_order(votes: S, first: usize, until: T) -> (Self, NodeSet) {
         let gate = u8::try_from(first).ok();
-        let mut attempt = Self { seats, token: 0, until, gate, decided: false };
-        attempt.seats.as_mut()[first] = Seat::Asked;
+        let mut attempt = Self { votes, token: 0, until, gate, decided: false };
+        attempt.votes.as_mut()[first] = VoteState::Asked;
         (attempt, [first].into_iter().collect())
     }
 
-    /// Takes in what a node said.
-    pub(crate) fn hear(&mut self, node: usize, answer: Answer, now: T) -> Step {
-        // No counter is zero after a grant: such an answer is no vote.
-        let answer = if answer == Answer::Granted(0) { Answer::Silent } else { answer };
-        let seat = &mut self.seats.as_mut()[node];
-        match (answer, *seat) {
-            // One vote a node: whatever else it says about the same request changes nothing.
-            (Answer::Granted(value), Seat::Asked) => {
-                *seat = Seat::Granted { value, confirm: Confirm::No };
+    /// Counts the reply of a node.
+    pub(crate) fn on_reply(&mut self, node: usize, reply: AttemptReply, now: T) -> NextStep {
+        // No counter is zero after a grant: such a reply is no vote.
+        let reply = if reply == AttemptReply::Granted(0) { AttemptReply::Silent } else { reply };
+        let vote = &mut self.votes.as_mut()[node];
+        match (reply, *vote) {
+            // One vote for each node: further replies to the same request change nothing.
+            (AttemptReply::Granted(value), VoteState::Asked) => {
+                *vote = VoteState::Granted { value, confirm: Confirm::No };
             }
-            (Answer::Denied | Answer::Silent, Seat::Asked) => *seat = Seat::Out,
-            // A confirmation counts for the token that it names, not for a larger one that became the token since.
-            (Answer::Confirmed(token), Seat::Granted { value, confirm: Confirm::Asked })
+            (AttemptReply::Denied | AttemptReply::Silent, VoteState::Asked) => *vote = VoteState::Out,
+            // A confirmation counts for the token that it names, not for a larger one since.
+            (AttemptReply::Confirmed(token), VoteState::Granted { value, confirm: Confirm::Asked })
                 if token == self.token =>
             {
-                *seat = Seat::Granted { value, confirm: Confirm::Yes };
+                *vote = VoteState::Granted { value, confirm: Confirm::Yes };
             }
-            (Answer::Refused(token), Seat::Granted { confirm: Confirm::Asked, .. })
+            (AttemptReply::Refused(token), VoteState::Granted { confirm: Confirm::Asked, .. })
                 if token == self.token =>
             {
-                *seat = Seat::Out;
+                *vote = VoteState::Out;
             }
-            (Answer::Silent, Seat::Granted { confirm: Confirm::Asked, .. }) => *seat = Seat::Out,
-            _ => return Step::Wait,
+            (AttemptReply::Silent, VoteState::Granted { confirm: Confirm::Asked, .. }) => {
+                *vote = VoteState::Out
+            }
+            _ => return NextStep::Wait,
         }
         if self.decided {
-            return Step::Wait;
+            return NextStep::Wait;
         }
         if now >= self.until {
             return self.give_up();
         }
-        if let Answer::Granted(value) = answer {
+        if let AttemptReply::Granted(value) = reply {
             self.raise(value);
         }
-        self.step(node, answer)
+        self.next_step(node, reply)
     }
 
     /// Ends the attempt, for example because its time is over.
-    pub(crate) fn give_up(&mut self) -> Step {
+    pub(crate) fn give_up(&mut self) -> NextStep {
         match std::mem::replace(&mut self.decided, true) {
-            true => Step::Wait,
-            false => Step::Failed,
+            true => NextStep::Wait,
+            false => NextStep::Failed,
         }
     }
 
-    /// The nodes that were asked for the lock, whatever they said: they may have it.
-    pub(crate) fn asked(&self) -> Nodes {
-        self.which(|seat| !matches!(seat, Seat::Idle))
+    /// The nodes that were asked for the lock, whatever they replied: they may have it.
+    pub(crate) fn asked(&self) -> NodeSet {
+        self.which(|vote| !matches!(vote, VoteState::Idle))
     }
 
     /// The nodes that have granted and not refused since.
-    pub(crate) fn granted(&self) -> Nodes {
-        self.which(|seat| matches!(seat, Seat::Granted { .. }))
+    pub(crate) fn granted(&self) -> NodeSet {
+        self.which(|vote| matches!(vote, VoteState::Granted { .. }))
     }
 
-    /// A larger value becomes the token, and nobody has confirmed that yet but who granted with it.
+    /// A larger value becomes the token. Only the nodes that granted with it have confirmed it yet.
     fn raise(&mut self, value: u64) {
         if value > self.token {
             self.token = value;
-            for seat in self.seats.as_mut() {
-                if let Seat::Granted { confirm, .. } = seat {
+            for vote in self.votes.as_mut() {
+                if let VoteState::Granted { confirm, .. } = vote {
                     *confirm = Confirm::No;
                 }
             }
         }
     }
 
-    fn step(&mut self, node: usize, answer: Answer) -> Step {
-        let (n, token) = (self.seats.as_ref().len(), self.token);
+    fn next_step(&mut self, node: usize, reply: AttemptReply) -> NextStep {
+        let (n, token) = (self.votes.as_ref().len(), self.token);
         let (mut granted, mut confirmed, mut open) = (0, 0, 0);
-        for seat in self.seats.as_ref() {
-            match seat {
-                Seat::Idle | Seat::Asked => open += 1,
-                Seat::Granted { value, confirm } => {
+        for vote in self.votes.as_ref() {
+            match vote {
+                VoteState::Idle | VoteState::Asked => open += 1,
+                VoteState::Granted { value, confirm } => {
                     granted += 1;
                     confirmed += usize::from(*value == token || *confirm == Confirm::Yes);
                 }
-                Seat::Out => {}
+                VoteState::Out => {}
             }
         }
         if confirmed >= majority(n) {
             self.decided = true;
-            return Step::Won { token };
+            return NextStep::Won { token };
         }
         if granted + open < majority(n) {
             return self.give_up();
@@ -263,21 +265,21 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
         if granted >= majority(n) {
             let nodes = self.unconfirmed();
             if !nodes.is_empty() {
-                return Step::Confirm { token, nodes };
+                return NextStep::Confirm { token, nodes };
             }
         }
         match self.gate {
-            Some(gate) if usize::from(gate) == node => self.pass_gate(node, answer),
-            _ => Step::Wait,
+            Some(gate) if usize::from(gate) == node => self.pass_gate(node, reply),
+            _ => NextStep::Wait,
         }
     }
 
-    /// The nodes that granted with a smaller value and have not been asked to confirm the token. They are, now.
-    fn unconfirmed(&mut self) -> Nodes {
+    /// Marks the nodes that granted with a smaller value as asked to confirm the token, and returns them.
+    fn unconfirmed(&mut self) -> NodeSet {
         let token = self.token;
-        let mut nodes = Nodes::default();
-        for (node, seat) in self.seats.as_mut().iter_mut().enumerate() {
-            if let Seat::Granted { value, confirm } = seat
+        let mut nodes = NodeSet::default();
+        for (node, vote) in self.votes.as_mut().iter_mut().enumerate() {
+            if let VoteState::Granted { value, confirm } = vote
                 && *value < token
                 && *confirm == Confirm::No
             {
@@ -288,60 +290,61 @@ impl<T: Copy + Ord, S: AsRef<[Seat]> + AsMut<[Seat]>> Attempt<T, S> {
         nodes
     }
 
-    /// The gate has answered: after a grant the way is free, after a denial closed; a silent one is replaced by the
-    /// next node.
-    fn pass_gate(&mut self, gate: usize, answer: Answer) -> Step {
-        match answer {
-            Answer::Silent => {}
-            Answer::Granted(_) => {
+    /// The gate has replied. A grant opens the way to the others, a denial ends the attempt, and a silent
+    /// node is replaced by the next one.
+    fn pass_gate(&mut self, gate: usize, reply: AttemptReply) -> NextStep {
+        match reply {
+            AttemptReply::Silent => {}
+            AttemptReply::Granted(_) => {
                 self.gate = None;
-                return Step::Ask(self.rest());
+                return NextStep::Ask(self.rest());
             }
             _ => return self.give_up(),
         }
         match self.next_gate(gate) {
-            Some(next) => Step::Ask([next].into_iter().collect()),
+            Some(next) => NextStep::Ask([next].into_iter().collect()),
             None => self.give_up(),
         }
     }
 
-    /// The gate takes long to answer: asks the next node. Its answer still counts, but the way is not closed by it.
-    pub(crate) fn pass_slow_gate(&mut self) -> Step {
+    /// The gate takes long to reply: asks the next node. A late reply of it still counts, but ends nothing.
+    pub(crate) fn pass_slow_gate(&mut self) -> NextStep {
         let gate = match self.gate {
             Some(gate) if !self.decided => gate,
-            _ => return Step::Wait,
+            _ => return NextStep::Wait,
         };
         let next = self.next_gate(usize::from(gate));
-        next.map_or(Step::Wait, |next| Step::Ask([next].into_iter().collect()))
+        next.map_or(NextStep::Wait, |next| NextStep::Ask([next].into_iter().collect()))
     }
 
-    /// The next node that has not been asked is the gate, and is asked now; `None` if there is none.
+    /// Makes the next node that was not asked the gate; `None` if there is none.
     fn next_gate(&mut self, gate: usize) -> Option<usize> {
-        let n = self.seats.as_ref().len();
-        let next = (1..n).map(|step| (gate + step) % n).find(|&node| self.seats.as_ref()[node] == Seat::Idle);
+        let n = self.votes.as_ref().len();
+        let next =
+            (1..n).map(|step| (gate + step) % n).find(|&node| self.votes.as_ref()[node] == VoteState::Idle);
         self.gate = next.and_then(|next| u8::try_from(next).ok());
         if let Some(next) = next {
-            self.seats.as_mut()[next] = Seat::Asked;
+            self.votes.as_mut()[next] = VoteState::Asked;
         }
         next
     }
 
-    /// All nodes that were not asked yet. They are, now.
-    fn rest(&mut self) -> Nodes {
-        let rest = self.which(|seat| *seat == Seat::Idle);
+    /// Marks all nodes that were not asked yet as asked, and returns them.
+    fn rest(&mut self) -> NodeSet {
+        let rest = self.which(|vote| *vote == VoteState::Idle);
         for node in rest.iter() {
-            self.seats.as_mut()[node] = Seat::Asked;
+            self.votes.as_mut()[node] = VoteState::Asked;
         }
         rest
     }
 
-    fn which(&self, mut is: impl FnMut(&Seat) -> bool) -> Nodes {
-        let seats = self.seats.as_ref().iter().enumerate();
-        seats.filter(|(_, seat)| is(seat)).map(|(node, _)| node).collect()
+    fn which(&self, mut is: impl FnMut(&VoteState) -> bool) -> NodeSet {
+        let votes = self.votes.as_ref().iter().enumerate();
+        votes.filter(|(_, vote)| is(vote)).map(|(node, _)| node).collect()
     }
 }
 
-/// What one node said to an extension.
+/// The reply of one node to an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) enum Kept {
     /// Nothing yet.
@@ -355,24 +358,24 @@ pub(crate) enum Kept {
     Silent,
 }
 
-/// What an extension came to.
+/// The outcome of an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Extended {
     Wait,
-    /// A majority has our key, and said so before the old term ended.
+    /// A majority has our key, and replied so before the old term ended.
     Yes,
-    /// So many nodes have another key, or none, that no majority can be ours. As long as the lock is valid they are a minority.
+    /// So many nodes have another key, or none, that no majority can be ours.
     Lost,
-    /// It came to nothing, and may be tried again while the old term lasts.
+    /// Too few replies. It may be tried again while the old term lasts.
     Failed,
 }
 
-/// One round of extending a held lock. `S` is storage for one [`Kept`] a node.
+/// One extension of a held lock. `S` stores one [`Kept`] for each node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Extension<T, S = Vec<Kept>> {
     pub(super) nodes: S,
-    /// The end of the term that is being extended. What is heard later cannot be built on: others may have had
-    /// the lock in between.
+    /// The end of the term that is being extended. Later replies do not count: others may have had the lock
+    /// in between.
     pub(super) until: T,
     pub(super) decided: bool,
 }
@@ -383,13 +386,13 @@ impl<T: Copy + Ord, S: AsRef<[Kept]> + AsMut<[Kept]>> Extension<T, S> {
         Self { nodes, until, decided: false }
     }
 
-    /// Takes in what a node said. Decides once.
-    pub(crate) fn hear(&mut self, node: usize, kept: Kept, now: T) -> Extended {
-        let heard = &mut self.nodes.as_mut()[node];
-        if *heard != Kept::Open || kept == Kept::Open {
+    /// Counts the reply of a node. Decides once.
+    pub(crate) fn on_reply(&mut self, node: usize, kept: Kept, now: T) -> Extended {
+        let reply = &mut self.nodes.as_mut()[node];
+        if *reply != Kept::Open || kept == Kept::Open {
             return Extended::Wait;
         }
-        *heard = kept;
+        *reply = kept;
         if self.decided {
             return Extended::Wait;
         }
@@ -400,7 +403,7 @@ impl<T: Copy + Ord, S: AsRef<[Kept]> + AsMut<[Kept]>> Extension<T, S> {
 
     fn outcome(&self, now: T) -> Extended {
         let nodes = self.nodes.as_ref();
-        let count = |kept: Kept| nodes.iter().filter(|heard| **heard == kept).count();
+        let count = |kept: Kept| nodes.iter().filter(|reply| **reply == kept).count();
         let (n, yes, open) = (nodes.len(), count(Kept::Yes), count(Kept::Open));
         if now >= self.until {
             Extended::Failed
@@ -423,115 +426,129 @@ mod tests {
     const LATE: u64 = 100;
 
     fn attempt(n: usize) -> Attempt<u64> {
-        let (attempt, asked) = Attempt::at_once(vec![Seat::Idle; n], LATE);
-        assert_eq!(asked, Nodes::all(n));
+        let (attempt, asked) = Attempt::at_once(vec![VoteState::Idle; n], LATE);
+        assert_eq!(asked, NodeSet::all(n));
         attempt
     }
 
-    fn nodes(list: &[usize]) -> Nodes {
+    fn nodes(list: &[usize]) -> NodeSet {
         list.iter().copied().collect()
     }
 
     #[test]
     fn equal_grants_of_a_majority_win_in_one_round() {
         let mut attempt = attempt(5);
-        assert_eq!(attempt.hear(0, Answer::Granted(7), 1), Step::Wait);
-        assert_eq!(attempt.hear(3, Answer::Granted(7), 1), Step::Wait);
-        assert_eq!(attempt.hear(4, Answer::Granted(7), 1), Step::Won { token: 7 });
-        assert_eq!(attempt.hear(1, Answer::Granted(9), 1), Step::Wait, "a straggler changes nothing");
+        assert_eq!(attempt.on_reply(0, AttemptReply::Granted(7), 1), NextStep::Wait);
+        assert_eq!(attempt.on_reply(3, AttemptReply::Granted(7), 1), NextStep::Wait);
+        assert_eq!(attempt.on_reply(4, AttemptReply::Granted(7), 1), NextStep::Won { token: 7 });
+        assert_eq!(
+            attempt.on_reply(1, AttemptReply::Granted(9), 1),
+            NextStep::Wait,
+            "a straggler changes nothing"
+        );
         assert_eq!(attempt.granted(), nodes(&[0, 1, 3, 4]));
     }
 
     #[test]
     fn where_counters_disagree_a_second_round_confirms_the_largest() {
         let mut attempt = attempt(3);
-        assert_eq!(attempt.hear(0, Answer::Granted(7), 1), Step::Wait);
-        assert_eq!(attempt.hear(1, Answer::Granted(9), 1), Step::Confirm { token: 9, nodes: nodes(&[0]) });
-        assert_eq!(attempt.hear(0, Answer::Confirmed(9), 1), Step::Won { token: 9 });
+        assert_eq!(attempt.on_reply(0, AttemptReply::Granted(7), 1), NextStep::Wait);
+        assert_eq!(
+            attempt.on_reply(1, AttemptReply::Granted(9), 1),
+            NextStep::Confirm { token: 9, nodes: nodes(&[0]) }
+        );
+        assert_eq!(attempt.on_reply(0, AttemptReply::Confirmed(9), 1), NextStep::Won { token: 9 });
     }
 
     #[test]
     fn a_confirmation_of_a_smaller_token_does_not_count() {
         let mut attempt = attempt(5);
         for (node, value) in [(0, 7), (1, 8)] {
-            attempt.hear(node, Answer::Granted(value), 1);
+            attempt.on_reply(node, AttemptReply::Granted(value), 1);
         }
-        let all_but_two = attempt.hear(2, Answer::Granted(9), 1);
-        assert_eq!(all_but_two, Step::Confirm { token: 9, nodes: nodes(&[0, 1]) });
-        let raised = attempt.hear(3, Answer::Granted(10), 1);
-        assert_eq!(raised, Step::Confirm { token: 10, nodes: nodes(&[0, 1, 2]) });
-        assert_eq!(attempt.hear(0, Answer::Confirmed(9), 1), Step::Wait);
-        assert_eq!(attempt.hear(0, Answer::Confirmed(10), 1), Step::Wait);
-        assert_eq!(attempt.hear(1, Answer::Confirmed(9), 1), Step::Wait);
-        assert_eq!(attempt.hear(1, Answer::Confirmed(10), 1), Step::Won { token: 10 });
+        let all_but_two = attempt.on_reply(2, AttemptReply::Granted(9), 1);
+        assert_eq!(all_but_two, NextStep::Confirm { token: 9, nodes: nodes(&[0, 1]) });
+        let raised = attempt.on_reply(3, AttemptReply::Granted(10), 1);
+        assert_eq!(raised, NextStep::Confirm { token: 10, nodes: nodes(&[0, 1, 2]) });
+        assert_eq!(attempt.on_reply(0, AttemptReply::Confirmed(9), 1), NextStep::Wait);
+        assert_eq!(attempt.on_reply(0, AttemptReply::Confirmed(10), 1), NextStep::Wait);
+        assert_eq!(attempt.on_reply(1, AttemptReply::Confirmed(9), 1), NextStep::Wait);
+        assert_eq!(attempt.on_reply(1, AttemptReply::Confirmed(10), 1), NextStep::Won { token: 10 });
     }
 
     #[test]
     fn a_node_votes_once() {
         let mut attempt = attempt(3);
-        attempt.hear(0, Answer::Granted(7), 1);
-        assert_eq!(attempt.hear(0, Answer::Granted(7), 1), Step::Wait);
-        assert_eq!(attempt.hear(0, Answer::Granted(9), 1), Step::Wait);
-        assert_eq!(attempt.hear(1, Answer::Granted(7), 1), Step::Won { token: 7 });
+        attempt.on_reply(0, AttemptReply::Granted(7), 1);
+        assert_eq!(attempt.on_reply(0, AttemptReply::Granted(7), 1), NextStep::Wait);
+        assert_eq!(attempt.on_reply(0, AttemptReply::Granted(9), 1), NextStep::Wait);
+        assert_eq!(attempt.on_reply(1, AttemptReply::Granted(7), 1), NextStep::Won { token: 7 });
     }
 
     #[test]
     fn it_fails_as_soon_as_no_majority_is_left() {
         let mut attempt = attempt(5);
-        attempt.hear(0, Answer::Denied, 1);
-        attempt.hear(1, Answer::Silent, 1);
-        assert_eq!(attempt.hear(2, Answer::Denied, 1), Step::Failed);
-        assert_eq!(attempt.hear(3, Answer::Granted(1), 1), Step::Wait, "it fails once");
-        assert_eq!(attempt.asked(), Nodes::all(5));
+        attempt.on_reply(0, AttemptReply::Denied, 1);
+        attempt.on_reply(1, AttemptReply::Silent, 1);
+        assert_eq!(attempt.on_reply(2, AttemptReply::Denied, 1), NextStep::Failed);
+        assert_eq!(attempt.on_reply(3, AttemptReply::Granted(1), 1), NextStep::Wait, "it fails once");
+        assert_eq!(attempt.asked(), NodeSet::all(5));
     }
 
     #[test]
     fn a_refused_confirmation_takes_the_vote_back() {
         let mut attempt = attempt(3);
-        attempt.hear(0, Answer::Granted(7), 1);
-        attempt.hear(1, Answer::Granted(9), 1);
-        assert_eq!(attempt.hear(0, Answer::Refused(9), 1), Step::Wait);
-        assert_eq!(attempt.hear(2, Answer::Granted(8), 1), Step::Confirm { token: 9, nodes: nodes(&[2]) });
-        assert_eq!(attempt.hear(2, Answer::Refused(9), 1), Step::Failed);
+        attempt.on_reply(0, AttemptReply::Granted(7), 1);
+        attempt.on_reply(1, AttemptReply::Granted(9), 1);
+        assert_eq!(attempt.on_reply(0, AttemptReply::Refused(9), 1), NextStep::Wait);
+        assert_eq!(
+            attempt.on_reply(2, AttemptReply::Granted(8), 1),
+            NextStep::Confirm { token: 9, nodes: nodes(&[2]) }
+        );
+        assert_eq!(attempt.on_reply(2, AttemptReply::Refused(9), 1), NextStep::Failed);
     }
 
     #[test]
     fn answers_after_the_end_of_the_validity_win_nothing() {
         let mut attempt = attempt(3);
-        attempt.hear(0, Answer::Granted(7), LATE - 1);
-        assert_eq!(attempt.hear(1, Answer::Granted(7), LATE), Step::Failed);
+        attempt.on_reply(0, AttemptReply::Granted(7), LATE - 1);
+        assert_eq!(attempt.on_reply(1, AttemptReply::Granted(7), LATE), NextStep::Failed);
     }
 
     #[test]
     fn in_order_only_who_passes_the_gate_goes_on() {
-        let (mut attempt, first) = Attempt::in_order(vec![Seat::Idle; 3], 2, LATE);
+        let (mut attempt, first) = Attempt::in_order(vec![VoteState::Idle; 3], 2, LATE);
         assert_eq!(first, nodes(&[2]));
-        assert_eq!(attempt.hear(2, Answer::Granted(5), 1), Step::Ask(nodes(&[0, 1])));
-        assert_eq!(attempt.hear(0, Answer::Granted(5), 1), Step::Won { token: 5 });
+        assert_eq!(attempt.on_reply(2, AttemptReply::Granted(5), 1), NextStep::Ask(nodes(&[0, 1])));
+        assert_eq!(attempt.on_reply(0, AttemptReply::Granted(5), 1), NextStep::Won { token: 5 });
     }
 
     #[test]
     fn a_denied_gate_leaves_the_others_alone_and_a_silent_one_is_passed() {
-        let (mut attempt, _) = Attempt::in_order(vec![Seat::Idle; 3], 2, LATE);
-        assert_eq!(attempt.hear(2, Answer::Silent, 1), Step::Ask(nodes(&[0])));
-        assert_eq!(attempt.hear(0, Answer::Denied, 1), Step::Failed);
+        let (mut attempt, _) = Attempt::in_order(vec![VoteState::Idle; 3], 2, LATE);
+        assert_eq!(attempt.on_reply(2, AttemptReply::Silent, 1), NextStep::Ask(nodes(&[0])));
+        assert_eq!(attempt.on_reply(0, AttemptReply::Denied, 1), NextStep::Failed);
         assert_eq!(attempt.asked(), nodes(&[0, 2]));
     }
 
     #[test]
     fn a_slow_gate_is_passed_and_its_answer_still_counts() {
-        let (mut attempt, _) = Attempt::in_order(vec![Seat::Idle; 3], 1, LATE);
-        assert_eq!(attempt.pass_slow_gate(), Step::Ask(nodes(&[2])));
-        assert_eq!(attempt.hear(1, Answer::Granted(5), 1), Step::Wait, "it is not the gate any more");
-        assert_eq!(attempt.hear(2, Answer::Granted(5), 1), Step::Won { token: 5 });
-        assert_eq!(attempt.pass_slow_gate(), Step::Wait);
-        let (mut attempt, _) = Attempt::in_order(vec![Seat::Idle; 3], 1, LATE);
+        let (mut attempt, _) = Attempt::in_order(vec![VoteState::Idle; 3], 1, LATE);
+        assert_eq!(attempt.pass_slow_gate(), NextStep::Ask(nodes(&[2])));
+        assert_eq!(
+            attempt.on_reply(1, AttemptReply::Granted(5), 1),
+            NextStep::Wait,
+            "it is not the gate any more"
+        );
+        assert_eq!(attempt.on_reply(2, AttemptReply::Granted(5), 1), NextStep::Won { token: 5 });
+        assert_eq!(attempt.pass_slow_gate(), NextStep::Wait);
+        let (mut attempt, _) = Attempt::in_order(vec![VoteState::Idle; 3], 1, LATE);
         for next in [2, 0] {
-            assert_eq!(attempt.pass_slow_gate(), Step::Ask(nodes(&[next])));
+            assert_eq!(attempt.pass_slow_gate(), NextStep::Ask(nodes(&[next])));
         }
-        assert_eq!(attempt.pass_slow_gate(), Step::Wait);
-        assert_eq!(attempt.hear(0, Answer::Denied, 1), Step::Wait, "two may still grant it");
-        assert_eq!(attempt.hear(1, Answer::Denied, 1), Step::Failed);
+        assert_eq!(attempt.pass_slow_gate(), NextStep::Wait);
+        assert_eq!(attempt.on_reply(0, AttemptReply::Denied, 1), NextStep::Wait, "two may still grant it");
+        assert_eq!(attempt.on_reply(1, AttemptReply::Denied, 1), NextStep::Failed);
     }
 
     #[test]
@@ -550,23 +567,23 @@ mod tests {
     #[test]
     fn an_extension_needs_a_majority_before_the_old_term_ends() {
         let mut extension = Extension::new(vec![Kept::Open; 3], LATE);
-        assert_eq!(extension.hear(0, Kept::Yes, 1), Extended::Wait);
-        assert_eq!(extension.hear(0, Kept::Yes, 1), Extended::Wait, "a node counts once");
-        assert_eq!(extension.hear(1, Kept::Yes, 1), Extended::Yes);
+        assert_eq!(extension.on_reply(0, Kept::Yes, 1), Extended::Wait);
+        assert_eq!(extension.on_reply(0, Kept::Yes, 1), Extended::Wait, "a node counts once");
+        assert_eq!(extension.on_reply(1, Kept::Yes, 1), Extended::Yes);
         let mut extension = Extension::new(vec![Kept::Open; 3], LATE);
-        extension.hear(0, Kept::Yes, 1);
-        assert_eq!(extension.hear(1, Kept::Yes, LATE), Extended::Failed);
+        extension.on_reply(0, Kept::Yes, 1);
+        assert_eq!(extension.on_reply(1, Kept::Yes, LATE), Extended::Failed);
     }
 
     #[test]
     fn an_extension_is_lost_when_others_have_too_many_nodes_and_only_then() {
         let mut extension = Extension::new(vec![Kept::Open; 5], LATE);
-        extension.hear(0, Kept::No, 1);
-        extension.hear(1, Kept::No, 1);
-        assert_eq!(extension.hear(2, Kept::No, 1), Extended::Lost);
+        extension.on_reply(0, Kept::No, 1);
+        extension.on_reply(1, Kept::No, 1);
+        assert_eq!(extension.on_reply(2, Kept::No, 1), Extended::Lost);
         let mut extension = Extension::new(vec![Kept::Open; 5], LATE);
-        extension.hear(0, Kept::No, 1);
-        extension.hear(1, Kept::Silent, 1);
-        assert_eq!(extension.hear(2, Kept::Silent, 1), Extended::Failed);
+        extension.on_reply(0, Kept::No, 1);
+        extension.on_reply(1, Kept::Silent, 1);
+        assert_eq!(extension.on_reply(2, Kept::Silent, 1), Extended::Failed);
     }
 }

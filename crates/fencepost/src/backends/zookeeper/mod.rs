@@ -22,6 +22,7 @@ use async_trait::async_trait;
 
 use self::config::Config;
 use self::sessions::Sessions;
+use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
@@ -31,6 +32,14 @@ use crate::{Error, Handle, Holder, Listing, Name, Result};
 struct Store {
     sessions: Sessions,
 }
+
+/// The store's row in the registry.
+pub(super) const STORE: StoreKind = StoreKind {
+    default_port: Some(2181),
+    // Twice the tick, which is 2 s.
+    shortest_ttl: Duration::from_secs(4),
+    ..StoreKind::new("ZooKeeper", &["zookeeper://a,b,c/chroot"], |url| Box::pin(connect(url)))
+};
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let sessions = Sessions::new(Config::from_url(url)?, Clock::system());

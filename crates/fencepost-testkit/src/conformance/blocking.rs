@@ -1,0 +1,44 @@
+//! The blocking interface does the same, on threads.
+
+use fencepost::blocking::Locks;
+use fencepost::{Error, State};
+
+use super::{IN_VAIN, LONG, Stage, bounded};
+
+pub async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
+    let url = stage.url();
+    let thread = std::thread::spawn(move || {
+        let locks = Locks::connect(&url).unwrap();
+        let guard = locks.lock("a").ttl(LONG).note("mine").acquire().unwrap();
+        assert!(locks.lock("a").try_acquire().unwrap().is_none());
+        let error = locks.lock("a").wait(IN_VAIN).acquire().unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert_eq!(locks.show("a").unwrap().unwrap().note.as_deref(), Some("mine"));
+        assert_eq!(locks.list("").unwrap().holders.len(), 1);
+        assert!(matches!(guard.state(), State::Held { .. }));
+        guard.extend().unwrap();
+        let first = guard.token();
+        let waiter = std::thread::spawn({
+            let lock = locks.lock("a").ttl(LONG);
+            move || lock.acquire().map(|guard| guard.token()).unwrap()
+        });
+        guard.release().unwrap();
+        assert!(waiter.join().unwrap() > first);
+        assert!(locks.lock("a").scope(|guard| guard.token()).unwrap() > first);
+        let guards = locks.all(["b", "a"]).ttl(LONG).acquire().unwrap();
+        assert_eq!(guards.tokens().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(locks.all(["b", "c"]).try_acquire().unwrap().is_none());
+        guards.release().unwrap();
+        if locks.capabilities().detach {
+            let handle = locks.lock("a").ttl(LONG).acquire().unwrap().detach().unwrap();
+            locks.extend(&handle, LONG).unwrap();
+            assert!(locks.lock("a").try_acquire().unwrap().is_none());
+            locks.release(&handle).unwrap();
+            assert!(matches!(locks.release(&handle), Err(Error::Lost { .. })));
+        }
+        locks.close().unwrap();
+    });
+    let joined = bounded("the threads end", tokio::task::spawn_blocking(|| thread.join())).await.unwrap();
+    joined.unwrap();
+    stage.is_clear().await;
+}

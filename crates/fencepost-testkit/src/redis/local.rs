@@ -1,0 +1,92 @@
+//! One Redis and five of them, as stores of locks.
+
+use std::time::Duration;
+
+use super::{Fleet, Server};
+use crate::history::Cause;
+use crate::local::{self, Blow, Servers, Store};
+
+/// One without persistence: a killed one comes back empty.
+pub static LOCAL: Store = Store {
+    name: "redis",
+    missing,
+    start: |_| Box::new(Server::start()),
+    blows: &[Blow::Kill, Blow::Pause, Blow::Empty],
+    excuse: |blow, _, _| {
+        (blow != Blow::Pause).then_some((
+            Cause::Forgot,
+            "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its next \
+             renewal",
+        ))
+    },
+    stage: super::stage::stage,
+};
+
+/// Five of them for Redlock.
+pub static LOCAL_REDLOCK: Store = Store {
+    name: "redlock5",
+    missing,
+    start: |ttl| {
+        let fleet = Fleet::start(5);
+        // The shortest quarantine that goes with the ttl, or half of a run would be spent in it.
+        let quarantine = ttl.mul_f64(1.05) + Duration::from_secs(1);
+        let (ttl, quarantine) = (ttl.as_millis(), quarantine.as_millis());
+        let url = fleet.url_with(&format!("max_ttl={ttl}ms&quarantine={quarantine}ms&deployment=local"));
+        Box::new(Redlock { fleet, url })
+    },
+    blows: &[Blow::Kill, Blow::Pause, Blow::Empty],
+    excuse: |_, _, _| None,
+    stage: super::stage::redlock_stage,
+};
+
+fn missing() -> Option<&'static str> {
+    (!super::is_installed()).then_some("redis-server")
+}
+
+local::server!(Server);
+
+fn entries<'a>(servers: impl Iterator<Item = &'a Server>, prefix: &str) -> Vec<String> {
+    servers.flat_map(|server| server.keys_like(&format!("lock:{prefix}*"))).collect()
+}
+
+impl Servers for Server {
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn get(&mut self, _: usize) -> &mut dyn local::Server {
+        self
+    }
+
+    fn entries(&self, prefix: &str) -> Vec<String> {
+        entries(std::iter::once(self), prefix)
+    }
+}
+
+#[derive(Debug)]
+struct Redlock {
+    fleet: Fleet,
+    url: String,
+}
+
+impl Servers for Redlock {
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn count(&self) -> usize {
+        self.fleet.len()
+    }
+
+    fn get(&mut self, index: usize) -> &mut dyn local::Server {
+        &mut self.fleet[index]
+    }
+
+    fn entries(&self, prefix: &str) -> Vec<String> {
+        entries(self.fleet.iter(), prefix)
+    }
+}

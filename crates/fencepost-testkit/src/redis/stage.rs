@@ -1,0 +1,91 @@
+//! One Redis and three of them, as stores under test.
+
+use super::{Fleet, Server};
+use crate::conformance::{Logged, Stage, TestStore};
+use crate::eventually;
+
+/// What the nodes of a Redlock are told: that long leases are fine.
+const TERMS: &str = "max_ttl=20m";
+
+/// An empty Redis.
+pub fn stage() -> Stage {
+    Stage::new(Server::start())
+}
+
+/// Three that were declared to be new.
+pub fn redlock_stage() -> Stage {
+    let fleet = Fleet::start(3);
+    declare(&fleet.url_with(TERMS));
+    Stage::new(fleet)
+}
+
+fn declare(url: &str) {
+    let url = url.to_owned();
+    let init = std::thread::spawn(move || fencepost::blocking::Locks::init(&url, false));
+    init.join().expect("it does not panic").expect("the nodes can be declared");
+}
+
+/// A user with all rights.
+fn add_user(server: &Server, password: &str) {
+    let words = ["ACL", "SETUSER", "alice", "on", &format!(">{password}"), "~*", "&*", "+@all"];
+    assert_eq!(server.cli(&words), "OK");
+}
+
+impl TestStore for Server {
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn stop(&self) {
+        self.pause();
+    }
+
+    fn resume(&self) {
+        self.resume();
+    }
+
+    fn remove(&self, name: &str) {
+        assert_eq!(self.cli(&["DEL", &format!("lock:{name}")]), "1");
+    }
+
+    fn traces(&self) -> usize {
+        self.keys_like("lock:*").len()
+    }
+
+    fn with_login(&self, password: &str) -> Option<Logged> {
+        add_user(self, password);
+        Some((self.url().replace("://", &format!("://alice:{password}@")), Box::new(())))
+    }
+}
+
+impl TestStore for Fleet {
+    fn url(&self) -> String {
+        self.url_with(TERMS)
+    }
+
+    fn stop(&self) {
+        self.iter().for_each(Server::pause);
+    }
+
+    fn resume(&self) {
+        self.iter().for_each(Server::resume);
+    }
+
+    fn remove(&self, name: &str) {
+        let key = format!("lock:{name}");
+        // A majority is enough for a grant: the request to another node may still be on the way.
+        eventually("every node has it", || self.iter().all(|node| !node.keys_like(&key).is_empty()));
+        for node in self.iter() {
+            node.cli(&["DEL", &key]);
+        }
+    }
+
+    fn traces(&self) -> usize {
+        self.iter().map(|node| node.keys_like("lock:*").len()).sum()
+    }
+
+    fn with_login(&self, password: &str) -> Option<Logged> {
+        self.iter().for_each(|node| add_user(node, password));
+        Some((self.url_with(TERMS).replace("://", &format!("://alice:{password}@")), Box::new(())))
+    }
+}
