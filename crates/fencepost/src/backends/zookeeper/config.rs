@@ -8,16 +8,14 @@ use crate::backends::common::parameter::Parameter;
 use crate::url::{Host, Password, StoreUrl};
 use crate::{Error, FencingToken, Result};
 
-const DEFAULT_PORT: u16 = 2181;
+pub(super) const DEFAULT_PORT: u16 = 2181;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const DEFAULT_PREFIX: &str = "fencepost";
 
-#[cfg_attr(not(test), allow(dead_code))] // until the table of stores reads it
 pub(super) const PARAMETERS: &[Parameter] = &[
-    Parameter::new("prefix", DEFAULT_PREFIX, "The folder below the chroot that has a folder for each lock"),
+    Parameter::new("prefix", DEFAULT_PREFIX, "the folder below the chroot that has a folder for each lock"),
     Parameter::new("acl", "", "`open` accepts, with a login, folders in which others may delete nodes"),
-    Parameter::new("ttl", "30s", "The ttl of locks that name none"),
-    Parameter::new("timeout", "2s", "The longest that one request, or a connect, may take"),
+    Parameter::new("timeout", "2s", "the longest that one request, or a connect, may take"),
 ];
 
 pub(crate) struct Config {
@@ -161,10 +159,7 @@ mod tests {
 
     #[test]
     fn the_table_has_every_parameter() {
-        let mut url = StoreUrl::parse("zookeeper://a?x=1").unwrap();
-        // As every store's.
-        url.take("ttl");
-        let refusal = Config::from_url(url).unwrap_err().to_string();
+        let refusal = parse("zookeeper://a?x=1").unwrap_err().to_string();
         let (_, known) = refusal.split_once("known are ").unwrap();
         let mut names: Vec<_> = PARAMETERS.iter().map(|one| format!("`{}`", one.name)).collect();
         names.sort_unstable();

@@ -35,13 +35,14 @@ struct Store {
 
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
-    default_port: Some(2181),
+    default_port: Some(config::DEFAULT_PORT),
     // Twice the tick, which is 2 s.
     shortest_ttl: Duration::from_secs(4),
+    parameters: config::PARAMETERS,
     ..StoreKind::new("ZooKeeper", &["zookeeper://a,b,c/chroot"], |url| Box::pin(connect(url)))
 };
 
-pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
+async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let sessions = Sessions::new(Config::from_url(url)?, Clock::system());
     sessions.any().await?;
     Ok(Arc::new(Store { sessions }))
