@@ -1,5 +1,5 @@
-//! Whatever happens to the links of those who hold a lock: the times in which their guards were valid do not overlap, and
-//! tokens grow in that order.
+//! Whatever happens to the links of those who hold a lock: the times in which their guards were valid do not
+//! overlap, and tokens grow in that order.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

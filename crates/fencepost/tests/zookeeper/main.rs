@@ -1,7 +1,7 @@
 //! What is particular to locks on ZooKeeper, on real servers: one file a topic.
 //!
-//! As in the conformance tests, nothing here waits for time to pass or compares durations: where an end of something
-//! has to be shown, what the servers say of it is compared.
+//! As in the conformance tests, nothing here waits for time to pass or compares durations: where an end of
+//! something has to be shown, what the servers say of it is compared.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "zookeeper")]

@@ -50,7 +50,8 @@ async fn a_guard_does_not_outlive_a_session_that_another_server_shortens() {
     let mut server = Server::start();
     let locks = Locks::connect(&server.url()).await.unwrap();
     let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
-    // Heartbeats are frequent enough to keep the shorter session, so that nothing but its length can end the guard.
+    // Heartbeats are frequent enough to keep the shorter session, so that nothing but its length can end the
+    // guard.
     server.restart_with("maxSessionTimeout=30000");
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::SessionEnded);
     assert_eq!(contenders(&server, "").len(), 1, "the server has not ended the session yet");

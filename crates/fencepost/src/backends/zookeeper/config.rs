@@ -2,15 +2,23 @@
 
 use std::time::Duration;
 
-use super::layout;
+use super::driver::{CallError, Cause, ErrorCode};
+use super::keys;
+use crate::backends::common::parameter::Parameter;
 use crate::url::{Host, Password, StoreUrl};
-use crate::{Error, Result};
+use crate::{Error, FencingToken, Result};
 
-const DEFAULT_PORT: u16 = 2181;
+pub(super) const DEFAULT_PORT: u16 = 2181;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const DEFAULT_PREFIX: &str = "fencepost";
 
-pub(super) struct Config {
+pub(super) const PARAMETERS: &[Parameter] = &[
+    Parameter::new("prefix", DEFAULT_PREFIX, "the folder below the chroot that has a folder for each lock"),
+    Parameter::new("acl", "", "`open` accepts, with a login, folders in which others may delete nodes"),
+    Parameter::new("timeout", "2s", "the longest that one request, or a connect, may take"),
+];
+
+pub(crate) struct Config {
     /// The URL for messages, without its password.
     pub(super) label: String,
     pub(super) servers: Vec<(String, u16)>,
@@ -18,8 +26,8 @@ pub(super) struct Config {
     pub(super) base: String,
     /// `user:password`.
     pub(super) login: Option<Password>,
-    /// With a login: folders out of which others may delete our nodes will do.
-    pub(super) open: bool,
+    /// With a login: a lock's folder must not let others delete our nodes.
+    pub(super) checks_folders: bool,
     /// The longest that one round trip, or a connect, may take.
     pub(super) timeout: Duration,
 }
@@ -39,11 +47,11 @@ impl Config {
         }
         check_path(&url.path)?;
         check_path(&prefix)?;
-        let base = layout::base(&url.path, &prefix);
+        let base = keys::base(&url.path, &prefix);
         if base.is_empty() || base == "/zookeeper" || base.starts_with("/zookeeper/") {
             return Err(Error::invalid(
-                "locks need a node of their own: give a path in the URL or the parameter `prefix`, and not `/zookeeper`, \
-                 which is the server's",
+                "locks need a node of their own: give a path in the URL or the parameter `prefix`, and not \
+                 `/zookeeper`, which is the server's",
             ));
         }
         let port = |host: &Host| (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT));
@@ -57,22 +65,28 @@ impl Config {
                 ));
             }
         };
-        let open = match url.take("acl").as_deref() {
-            None => false,
-            Some("open") if login.is_some() => true,
+        let checks_folders = match url.take("acl").as_deref() {
+            None => login.is_some(),
+            Some("open") if login.is_some() => false,
             Some(_) => {
                 return Err(Error::invalid(
-                    "the parameter `acl` is `open`, for a URL with a login whose nodes may be in folders of others",
+                    "the parameter `acl` is `open`, for a URL with a login whose nodes may be in \
+                     folders of others",
                 ));
             }
         };
         url.finish()?;
-        Ok(Self { label, servers, base, login, open, timeout })
+        Ok(Self { label, servers, base, login, checks_folders, timeout })
     }
 
-    /// Whether a lock's folder has to be ours.
-    pub(super) fn checks_folders(&self) -> bool {
-        self.login.is_some() && !self.open
+    pub(super) fn login(&self) -> Option<&str> {
+        self.login.as_ref().map(Password::reveal)
+    }
+
+    /// The token of a transaction.
+    pub(super) fn token(&self, zxid: i64) -> Result<FencingToken> {
+        let token = u64::try_from(zxid).ok().and_then(FencingToken::new);
+        token.ok_or_else(|| self.backend(format!("transaction {zxid:#x} is too large for a token")))
     }
 
     pub(super) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
@@ -84,12 +98,34 @@ impl Config {
     }
 }
 
+impl From<CallError> for Error {
+    fn from(CallError { cause, path, config }: CallError) -> Self {
+        let store = &config.label;
+        match cause {
+            Cause::Refused(ErrorCode::NO_AUTH | ErrorCode::AUTH_FAILED) => Self::config(format!(
+                "{store} does not let us use the node `{path}`; give the login it was made with in the URL, \
+                 as in `zookeeper://user:password@host`, or change the node's ACL"
+            )),
+            Cause::Refused(ErrorCode::UNIMPLEMENTED) => {
+                Self::config(format!("{store} is too old; Fencepost needs ZooKeeper 3.5 or newer"))
+            }
+            Cause::Refused(ErrorCode::NO_NODE) => config.unavailable(format!("`{path}` was taken away")),
+            Cause::Refused(code) => config.backend(format!("`{path}`: {code:?}")),
+            Cause::Garbled(why) => config.backend(why.to_string()),
+            Cause::NotSent(why) | Cause::Unanswered(why) | Cause::ConnectionLost(why) => {
+                config.unavailable(why.to_string())
+            }
+        }
+    }
+}
+
 /// Refuses what servers refuse in a path.
 fn check_path(path: &str) -> Result<()> {
     let wrong = |part: &str| part == "." || part == ".." || part.contains(|c: char| c.is_control());
     if path.len() > 512 || path.split('/').any(wrong) {
         return Err(Error::invalid(
-            "a chroot or prefix has at most 512 bytes, no control characters, and no part that is `.` or `..`",
+            "a chroot or prefix has at most 512 bytes, no control characters, and no part that is `.` or \
+             `..`",
         ));
     }
     Ok(())
@@ -115,10 +151,19 @@ mod tests {
         let config = parse("zookeeper://me:p%40ss@a,b:2182/app?prefix=jobs/x&timeout=500ms").unwrap();
         assert_eq!(config.servers, [("a".to_owned(), 2181), ("b".to_owned(), 2182)]);
         assert_eq!((config.base.as_str(), config.timeout), ("/app/jobs/x", Duration::from_millis(500)));
-        assert_eq!(config.login.as_ref().map(Password::reveal), Some("me:p@ss"));
+        assert_eq!(config.login(), Some("me:p@ss"));
         assert!(!format!("{config:?}").contains("p@ss") && !config.label.contains("p@ss"));
         assert_eq!(parse("zookeeper://a").unwrap().base, "/fencepost");
         assert_eq!(parse("zookeeper://a/locks?prefix=").unwrap().base, "/locks");
+    }
+
+    #[test]
+    fn the_table_has_every_parameter() {
+        let refusal = parse("zookeeper://a?x=1").unwrap_err().to_string();
+        let (_, known) = refusal.split_once("known are ").unwrap();
+        let mut names: Vec<_> = PARAMETERS.iter().map(|one| format!("`{}`", one.name)).collect();
+        names.sort_unstable();
+        assert_eq!(known, names.join(", "));
     }
 
     #[test]

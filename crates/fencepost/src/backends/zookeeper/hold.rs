@@ -1,17 +1,17 @@
-//! A lock held by a node of ours. The node is watched: when it goes, or an operator marks it, the holder learns it at
-//! once. A renewal shows that the session lives and that nothing has happened to the node that we do not know of.
+//! A lock held by a node of ours. The node is watched: when it goes, or an operator marks it, the holder
+//! learns it at once. A renewal shows that the session lives and that nothing has happened to the node that
+//! we do not know of.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
-use super::claim;
-use super::life::{Answer, End, Trouble};
-use super::protocol::{self, Code, Request};
+use super::acquire::remove;
+use super::driver::{Cause, NodeChange, NodeWatch, OpenSession, if_exists, requests};
 use super::record;
-use super::session::Session;
 use crate::backend::{Hold, Renewal};
 use crate::runtime::clock::Moment;
 use crate::runtime::loss_signal::LossSignal;
@@ -20,99 +20,122 @@ use crate::{Error, Loss, Result, format_duration};
 
 #[derive(Debug)]
 pub(super) struct Held {
-    node: Arc<Node>,
-}
-
-/// Our node, as the hold and the task that tends it both see it.
-#[derive(Debug)]
-struct Node {
-    session: Arc<Session>,
+    session: Arc<OpenSession>,
     path: String,
     signal: Arc<LossSignal>,
-    own: Mutex<Own>,
-    /// Something has changed that the task has to look at.
-    turn: tokio::sync::Notify,
+    /// The lock is given back, or about to be: nothing that happens to the node is a loss any more.
+    given_up: watch::Sender<bool>,
+    known: Mutex<Known>,
 }
 
+/// What is known of the node.
 #[derive(Debug)]
-struct Own {
-    sight: Sight,
+struct Known {
+    /// From when it was last read.
+    watch: Option<NodeWatch>,
     /// When the lease ends unless it is renewed.
     until: Moment,
-    /// Given back, or about to be: nothing that happens to the node is a loss any more.
-    given_up: bool,
     /// A request to delete it may have reached the server.
-    tried: bool,
-    /// It is gone.
+    delete_sent: bool,
     gone: bool,
 }
 
-/// What we know of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
-    /// As we left it, and watched.
-    Clear,
-    /// A request to read it is under way.
-    Reading,
-    /// Changed since.
-    Stale,
-}
-
 impl Held {
-    pub(super) fn new(session: Arc<Session>, path: String, signal: Arc<LossSignal>, sent: Moment) -> Self {
-        let until = sent.plus(session.timeout());
-        let own = Own { sight: Sight::Stale, until, given_up: false, tried: false, gone: false };
-        let node = Arc::new(Node { session, path, signal, own: Mutex::new(own), turn: Default::default() });
-        node.session.keeper().spawn(tend(node.clone()));
-        Self { node }
+    pub(super) fn start(
+        session: Arc<OpenSession>,
+        path: String,
+        signal: Arc<LossSignal>,
+        sent: Moment,
+    ) -> Arc<Self> {
+        let until = sent.plus(session.timeout);
+        let known = Mutex::new(Known { watch: None, until, delete_sent: false, gone: false });
+        let held = Arc::new(Self { session, path, signal, given_up: watch::Sender::new(false), known });
+        let tended = tend(Arc::downgrade(&held), held.session.clone(), held.given_up.subscribe());
+        held.session.keeper.spawn(tended);
+        held
+    }
+
+    /// A server has said that the session ended, and the lock with it.
+    fn session_was_ended(&self) -> bool {
+        self.session.end().is_some_and(|end| end.by_server())
+    }
+
+    /// Reads the node if it has changed since it was last read; `None` if it is gone. Raises the loss that
+    /// this shows.
+    async fn look(&self) -> Result<Option<NodeWatch>> {
+        let watch = lock(&self.known).watch.clone();
+        match watch.map(|watch| (watch.change(), watch)) {
+            Some((None, watch)) => return Ok(Some(watch)),
+            Some((Some(NodeChange::Deleted), _)) => return Ok(self.is_gone()),
+            Some((Some(NodeChange::Changed), _)) | None => {}
+        }
+        let Some((data, _, watch)) = self.session.watch(&self.path).await? else {
+            return Ok(self.is_gone());
+        };
+        if let Some(reason) = record::revoked(&data) {
+            self.signal.raise(Loss::ForceReleased { reason });
+        }
+        lock(&self.known).watch = Some(watch.clone());
+        Ok(Some(watch))
+    }
+
+    fn is_gone(&self) -> Option<NodeWatch> {
+        lock(&self.known).gone = true;
+        if !*self.given_up.borrow() {
+            self.signal.raise(Loss::Taken);
+        }
+        None
     }
 }
 
 #[async_trait]
 impl Hold for Held {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
-        let session = &self.node.session;
-        let longest = session.timeout();
+        let session = &self.session;
+        let longest = session.timeout;
         if term.as_millis() > longest.as_millis() {
             return Err(Error::invalid(format!(
-                "a lease cannot be extended to {} here: it ends with its session, whose timeout is {}; acquire the lock \
-                 with the longer ttl",
+                "a lease cannot be extended to {} here: it ends with its session, whose timeout is {}; \
+                 acquire the lock with the longer ttl",
                 format_duration(term),
                 format_duration(longest)
             )));
         }
-        let sent = match session.beat().await {
+        let sent = match session.heartbeat().await {
             Ok(sent) => sent,
-            Err(error) => return self.node.session_end().map_or(Err(error), |why| Ok(Renewal::Lost(why))),
+            Err(_) if self.session_was_ended() => return Ok(Renewal::Lost(Loss::SessionEnded)),
+            Err(error) => return Err(error.into()),
         };
-        if lock(&self.node.own).sight != Sight::Clear {
-            self.node.read().await?;
-        }
-        let mut own = lock(&self.node.own);
-        if own.gone {
+        if self.look().await?.is_none() {
             return Ok(Renewal::Lost(Loss::Taken));
         }
-        own.until = own.until.max(sent.plus(longest));
+        let mut known = lock(&self.known);
+        known.until = known.until.max(sent.plus(longest));
         Ok(Renewal::Renewed { sent, term: Some(longest) })
     }
 
     async fn release(&self) -> Result<bool> {
-        let node = &self.node;
-        node.give_up();
-        let deadline = node.session.patience();
+        self.given_up.send_replace(true);
+        let deadline = self.session.patience();
         loop {
-            let request = Request::Delete { path: &node.path };
-            let Trouble { sent, why } = match node.session.call(&request, deadline).await {
-                Ok(answer) => return node.deleted(answer),
-                Err(trouble) => trouble,
-            };
-            lock(&node.own).tried |= sent;
-            if node.session_end().is_some() {
-                return Ok(false);
-            }
-            // A connection that ended is no reason to give up: the next one is as good for this.
-            if !sent || node.session.clock().now() >= deadline {
-                return Err(node.session.unavailable(&why));
+            let deleted = if_exists(self.session.call(&requests::delete(&self.path), deadline).await);
+            let mut known = lock(&self.known);
+            match deleted {
+                Ok(found) => {
+                    known.gone = true;
+                    // An earlier request of ours may have done it.
+                    return Ok(found.is_some() || known.delete_sent);
+                }
+                Err(_) if self.session_was_ended() => return Ok(false),
+                Err(error) => {
+                    known.delete_sent |= error.is_unknown();
+                    // The next connection is as good for this.
+                    if !matches!(error.cause, Cause::ConnectionLost(_))
+                        || self.session.clock.now() >= deadline
+                    {
+                        return Err(error.into());
+                    }
+                }
             }
         }
     }
@@ -128,121 +151,43 @@ impl Hold for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.node.give_up();
-        if !lock(&self.node.own).gone {
-            let node = self.node.clone();
-            self.node.session.run_errand(async move { claim::remove(&node.session, &node.path).await });
+        self.given_up.send_replace(true);
+        if !lock(&self.known).gone {
+            remove(&self.session, self.path.clone());
         }
     }
 }
 
-impl Node {
-    fn give_up(&self) {
-        lock(&self.own).given_up = true;
-        self.turn.notify_one();
-    }
-
-    /// What a request to delete it came to: `true` if it was there.
-    fn deleted(&self, answer: Answer) -> Result<bool> {
-        let mut own = lock(&self.own);
-        match answer {
-            Ok(_) => {
-                own.gone = true;
-                Ok(true)
-            }
-            Err(Code::NoNode) => {
-                own.gone = true;
-                // An earlier request of ours may have done it.
-                Ok(own.tried)
-            }
-            Err(code) => Err(self.session.refusal(code, &self.path)),
+/// Looks at the node whenever it changes, and removes it when its lease ends without anybody giving it back:
+/// a session lives on for the sake of its other locks.
+async fn tend(held: Weak<Held>, session: Arc<OpenSession>, mut given_up: watch::Receiver<bool>) {
+    while let Some(held) = held.upgrade() {
+        let until = lock(&held.known).until;
+        if session.clock.now() >= until {
+            held.given_up.send_replace(true);
+            return remove(&session, held.path.clone());
         }
-    }
-
-    /// Why the lock is lost, if a server has said that the session ended.
-    fn session_end(&self) -> Option<Loss> {
-        self.session.end().is_some_and(End::by_server).then_some(Loss::SessionEnded)
-    }
-
-    /// The server says that the node changed, or is gone.
-    fn changed(&self, gone: bool) {
-        {
-            let mut own = lock(&self.own);
-            own.sight = Sight::Stale;
-            own.gone |= gone;
-            if own.given_up {
-                return;
+        let mut watch = match held.look().await {
+            Ok(None) => return,
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::debug!(%error, path = %held.path, "a held node could not be read");
+                None
             }
-        }
-        if gone {
-            self.signal.raise(Loss::Taken);
-        }
-        self.turn.notify_one();
-    }
-
-    /// Reads the node and watches it.
-    async fn read(self: &Arc<Self>) -> Result<()> {
-        lock(&self.own).sight = Sight::Reading;
-        let weak = Arc::downgrade(self);
-        self.session.watches().call(
-            &self.path,
-            Box::new(move |gone| {
-                if let Some(node) = weak.upgrade() {
-                    node.changed(gone);
-                }
-            }),
-        );
-        let answer = self.session.insist(&Request::Read { path: &self.path, watch: true }).await?;
-        let data = match answer {
-            Ok(body) => protocol::read(&body).map_err(|what| self.session.config().backend(what))?.0,
-            Err(Code::NoNode) => {
-                self.session.watches().forget(&self.path);
-                self.changed(true);
-                return Ok(());
-            }
-            Err(code) => return Err(self.session.refusal(code, &self.path)),
         };
-        if let Some(reason) = record::revoked(&data) {
-            self.signal.raise(Loss::ForceReleased { reason });
-        }
-        let mut own = lock(&self.own);
-        // A change that came behind the answer has not been read.
-        if own.sight == Sight::Reading {
-            own.sight = Sight::Clear;
-        }
-        Ok(())
-    }
-}
-
-/// Looks at the node whenever it changes, and removes it when its lease ends without anybody giving it back: a session
-/// lives on for the sake of its other locks.
-async fn tend(node: Arc<Node>) {
-    loop {
-        let (sight, until, over) = {
-            let own = lock(&node.own);
-            (own.sight, own.until, own.given_up || own.gone)
-        };
-        if over {
-            return;
-        }
-        if node.session.clock().now() >= until {
-            node.give_up();
-            return claim::remove(&node.session, &node.path).await;
-        }
-        if sight == Sight::Stale
-            && let Err(error) = node.read().await
-        {
-            tracing::debug!(%error, path = %node.path, "a held node could not be read");
-        }
+        let signal = held.signal.clone();
+        drop(held);
         tokio::select! {
-            () = node.turn.notified() => {}
-            () = node.session.clock().sleep_until(until) => {}
-            end = node.session.ended() => {
+            biased;
+            _ = given_up.wait_for(|given_up| *given_up) => return,
+            end = session.ended() => {
                 if end.by_server() {
-                    node.signal.raise(Loss::SessionEnded);
+                    signal.raise(Loss::SessionEnded);
                 }
                 return;
             }
+            () = session.clock.sleep_until(until) => {}
+            Some(_) = async { watch.as_mut()?.changed().await } => {}
         }
     }
 }

@@ -1,25 +1,19 @@
 //! Locks on a ZooKeeper ensemble.
 //!
-//! A lock is a line of ephemeral nodes under one folder, in the layout of Curator's `InterProcessMutex`; the first has
-//! it, and each watches the one in front. Its token is the transaction that created its node. What holds a lock is a
-//! session, so a lock's ttl is the timeout of its session, and each ttl has a session of its own.
+//! A lock is a queue of ephemeral nodes under one folder, in the layout of Curator's `InterProcessMutex`. The
+//! first node has the lock, and each other one watches the node ahead. The token is the transaction that
+//! created the node. A node ends with its session, so a lock's ttl is the timeout of its session, and each
+//! ttl has a session of its own.
 
-mod claim;
+mod acquire;
 mod config;
-mod connection;
-mod dial;
+mod driver;
+mod folders;
 mod hold;
-mod jute;
-mod layout;
-mod life;
+mod keys;
 mod operator;
-mod protocol;
 mod record;
-mod session;
 mod sessions;
-#[cfg(test)]
-mod tests;
-mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,13 +35,14 @@ struct Store {
 
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
-    default_port: Some(2181),
+    default_port: Some(config::DEFAULT_PORT),
     // Twice the tick, which is 2 s.
     shortest_ttl: Duration::from_secs(4),
+    parameters: config::PARAMETERS,
     ..StoreKind::new("zookeeper", "ZooKeeper", &["zookeeper://a,b,c/chroot"], |url| Box::pin(connect(url)))
 };
 
-pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
+async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let sessions = Sessions::new(Config::from_url(url)?, Clock::system());
     sessions.any().await?;
     Ok(Arc::new(Store { sessions }))
@@ -56,8 +51,8 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
 fn no_detached() -> Error {
     Error::unsupported(
         "a detached lock",
-        "a ZooKeeper lock ends with the session of its process; keep the process and its guard (`fencepost run`), or use \
-         another store",
+        "a ZooKeeper lock ends with the session of its process; keep the process and its guard \
+         (`fencepost run`), or use another store",
     )
 }
 
@@ -72,15 +67,11 @@ impl Backend for Store {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
-        let Sessions { config, clock, .. } = &self.sessions;
-        // A session may have to be opened first, which has a limit of its own.
-        let deadline = clock.now().plus(config.timeout * 2);
-        let tried = clock.within(Some(deadline), claim::try_acquire(&self.sessions, request)).await;
-        tried.unwrap_or_else(|| Err(config.unavailable("no answer in time")))
+        acquire::try_acquire(&self.sessions, request).await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
-        claim::acquire(&self.sessions, request).await
+        acquire::acquire(&self.sessions, request).await
     }
 
     async fn attach(&self, _handle: &Handle, _request: &Request) -> Result<Grant> {
@@ -108,7 +99,7 @@ impl Backend for Store {
     }
 
     async fn check(&self) -> Result<()> {
-        self.sessions.any().await?.beat().await.map(drop)
+        operator::check(&*self.sessions.any().await?).await
     }
 
     async fn settle(&self) {

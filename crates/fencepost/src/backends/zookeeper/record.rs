@@ -1,16 +1,16 @@
-//! What a contender's node says about it: a line of JSON, and a second line with the operator's reason once the lock is
-//! asked back.
+//! What a contender's node says about it: a line of JSON. Once the lock is asked back, the operator's reason
+//! follows.
 
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::layout::Contender;
-use super::protocol::Stat;
+use super::driver::Stat;
+use super::keys::Contender;
 use crate::{FencingToken, Holder, Name};
 
 #[derive(Serialize, Deserialize)]
-struct About<'a> {
+struct Record<'a> {
     #[serde(borrow)]
     host: std::borrow::Cow<'a, str>,
     pid: u32,
@@ -27,19 +27,19 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// The data of a node of ours.
-pub(super) fn data(ttl: Duration, note: &str) -> Vec<u8> {
+pub(super) fn encode(ttl: Duration, note: &str) -> Vec<u8> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let about = About {
+    let record = Record {
         host: crate::identity::host().into(),
         pid: std::process::id(),
         since: milliseconds(since),
         ttl: milliseconds(ttl),
         note: note.into(),
     };
-    serde_json::to_vec(&about).unwrap_or_default()
+    serde_json::to_vec(&record).unwrap_or_default()
 }
 
-/// The same data, asked back.
+/// The same data with the reason why the lock is asked back.
 pub(super) fn revoke(data: &[u8], reason: &str) -> Vec<u8> {
     let first = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
     [first, b"\n", reason.as_bytes()].concat()
@@ -51,28 +51,23 @@ pub(super) fn revoked(data: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(&data[end + 1..]).into_owned())
 }
 
-/// The token of a node.
-pub(super) fn token(stat: &Stat) -> Option<FencingToken> {
-    u64::try_from(stat.czxid).ok().and_then(FencingToken::new)
-}
-
-/// Who a node says holds the lock. Of a client of other make only the token and the age are known.
-pub(super) fn holder(name: &Name, contender: &Contender, data: &[u8], stat: &Stat) -> Holder {
+/// The contender that a node tells of. Of a client of other make only the token and the age are known.
+pub(super) fn decode(name: &Name, contender: &Contender, data: &[u8], stat: &Stat) -> Holder {
     let mut holder = Holder::unknown(name.clone());
-    holder.token = token(stat);
+    holder.token = u64::try_from(stat.czxid).ok().and_then(FencingToken::new);
     let created = u64::try_from(stat.created).ok().map(Duration::from_millis);
     holder.since = created.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
     let first = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let (Some(owner), Ok(about)) = (contender.owner(), serde_json::from_slice::<About<'_>>(first)) else {
+    let (Some(owner), Ok(record)) = (contender.owner(), serde_json::from_slice::<Record<'_>>(first)) else {
         return holder;
     };
     holder.owner = Some(owner);
-    holder.host = Some(about.host.into_owned());
-    holder.pid = Some(about.pid);
-    holder.note = Some(about.note.into_owned()).filter(|note| !note.is_empty());
-    holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(about.since));
+    holder.host = Some(record.host.into_owned());
+    holder.pid = Some(record.pid);
+    holder.note = Some(record.note.into_owned()).filter(|note| !note.is_empty());
+    holder.since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(record.since));
     // When the server last heard from the session is not told: this much at most.
-    holder.expires_in = Some(Duration::from_millis(about.ttl));
+    holder.expires_in = Some(Duration::from_millis(record.ttl));
     holder.revoked = revoked(data);
     holder
 }
@@ -93,8 +88,8 @@ mod tests {
     fn a_node_tells_others_who_contends() {
         let owner = Owner::fresh();
         let contender = Contender::parse(&format!("_c_{owner}-lock-0000000001")).unwrap();
-        let data = data(Duration::from_secs(30), "nightly \"run\"\n");
-        let shown = holder(&name(), &contender, &data, &STAT);
+        let data = encode(Duration::from_secs(30), "nightly \"run\"\n");
+        let shown = decode(&name(), &contender, &data, &STAT);
         assert_eq!((shown.owner, shown.pid), (Some(owner), Some(std::process::id())));
         assert_eq!(shown.note.as_deref(), Some("nightly \"run\"\n"));
         assert_eq!(shown.token.map(FencingToken::get), Some(42));
@@ -102,25 +97,32 @@ mod tests {
         assert_eq!(shown.revoked, None);
         let asked = revoke(&revoke(&data, "first"), "stuck\nsince noon");
         assert_eq!(revoked(&asked).as_deref(), Some("stuck\nsince noon"));
-        let shown = holder(&name(), &contender, &asked, &STAT);
+        let shown = decode(&name(), &contender, &asked, &STAT);
         assert_eq!((shown.owner, shown.revoked.as_deref()), (Some(owner), Some("stuck\nsince noon")));
     }
 
     proptest! {
         #[test]
-        fn a_node_with_any_note_reads_back(note in any::<String>(), reason in any::<String>(), ttl in 0u64..1 << 40) {
+        fn a_node_with_any_note_reads_back(
+            note in any::<String>(),
+            reason in any::<String>(),
+            ttl in 0u64..1 << 40,
+        ) {
             let owner = Owner::fresh();
             let contender = Contender::parse(&format!("_c_{owner}-lock-0000000001")).unwrap();
-            let asked = revoke(&data(Duration::from_millis(ttl), &note), &reason);
-            let shown = holder(&name(), &contender, &asked, &STAT);
+            let asked = revoke(&encode(Duration::from_millis(ttl), &note), &reason);
+            let shown = decode(&name(), &contender, &asked, &STAT);
             prop_assert_eq!((shown.owner, shown.note.unwrap_or_default()), (Some(owner), note));
-            prop_assert_eq!((shown.revoked, shown.expires_in), (Some(reason), Some(Duration::from_millis(ttl))));
+            prop_assert_eq!(shown.revoked, Some(reason));
+            prop_assert_eq!(shown.expires_in, Some(Duration::from_millis(ttl)));
         }
 
         #[test]
-        fn of_a_foreign_node_only_token_and_age_are_known(data in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn of_a_foreign_node_only_token_and_age_are_known(
+            data in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
             let contender = Contender::parse("5e1f__lock__0000000004").unwrap();
-            let shown = holder(&name(), &contender, &data, &STAT);
+            let shown = decode(&name(), &contender, &data, &STAT);
             prop_assert_eq!((shown.owner, shown.pid, shown.expires_in), (None, None, None));
             prop_assert_eq!(shown.token.map(FencingToken::get), Some(42));
         }

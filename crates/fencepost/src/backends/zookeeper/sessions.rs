@@ -1,13 +1,12 @@
-//! The sessions of one store: one for each ttl, because what ends by itself in ZooKeeper ends with its session, and all
-//! of a session at once. Most programs use one ttl.
+//! The sessions of one store: one for each ttl, because a lock ends with its session, and a session with its
+//! timeout. Most programs use one ttl.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::config::Config;
-use super::dial::Reason;
-use super::session::Session;
+use super::driver::OpenSession;
 use crate::options::DEFAULT_TTL;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::Clock;
@@ -18,101 +17,93 @@ use crate::{Error, Result, format_duration};
 /// More sessions than this are kept only while a lock needs them.
 const IDLE: usize = 8;
 
-/// Whoever finds none opens one, and others wait for it.
-type Slot = tokio::sync::Mutex<Option<Arc<Session>>>;
+/// Locked while the session is opened: others with its ttl wait for it.
+type SessionSlot = tokio::sync::Mutex<Option<Arc<OpenSession>>>;
 
 #[derive(Debug)]
 pub(super) struct Sessions {
     pub(super) config: Arc<Config>,
     pub(super) clock: Clock,
     pub(super) background: BackgroundTasks,
-    /// By ttl in milliseconds, and the process that they are of: a forked child must not speak for its parent.
-    slots: Mutex<(u32, HashMap<u128, Arc<Slot>>)>,
+    /// By ttl in milliseconds.
+    slots: Mutex<HashMap<u128, Arc<SessionSlot>>>,
 }
 
 impl Sessions {
     pub(super) fn new(config: Config, clock: Clock) -> Self {
-        let slots = Mutex::new((std::process::id(), HashMap::new()));
-        Self { config: Arc::new(config), clock, background: BackgroundTasks::default(), slots }
+        Self {
+            config: Arc::new(config),
+            clock,
+            background: BackgroundTasks::default(),
+            slots: Mutex::default(),
+        }
     }
 
-    /// A session for locks of this ttl. If it has to be opened, that may take so long, unless nobody listens.
-    pub(super) async fn of(&self, ttl: Duration, patience: Duration) -> Result<Arc<Session>> {
+    /// A session for locks of this ttl. Opening it takes at most `patience`, and ends at once if no server
+    /// listens.
+    pub(super) async fn of(&self, ttl: Duration, patience: Duration) -> Result<Arc<OpenSession>> {
         let session = self.open(ttl, patience).await?;
-        let (granted, wanted) = (session.timeout(), ttl);
-        if granted.as_millis() == wanted.as_millis() {
+        let granted = session.timeout;
+        if granted.as_millis() == ttl.as_millis() {
             return Ok(session);
         }
-        let (limit, setting) = if granted > wanted {
-            ("shortest", "minSessionTimeout")
-        } else {
-            ("longest", "maxSessionTimeout")
-        };
+        let (limit, setting) =
+            if granted > ttl { ("shortest", "minSessionTimeout") } else { ("longest", "maxSessionTimeout") };
         Err(Error::invalid(format!(
-            "a ttl of {} cannot be had: the {limit} session that {} grants lasts {}; use that ttl, or change `{setting}` of \
-             the servers",
-            format_duration(wanted),
+            "a ttl of {} cannot be had: the {limit} session that {} grants lasts {}; use that ttl, or change \
+             `{setting}` of the servers",
+            format_duration(ttl),
             self.config.label,
             format_duration(granted)
         )))
     }
 
     /// Any session, for looking at locks.
-    pub(super) async fn any(&self) -> Result<Arc<Session>> {
-        let open = self.slots(|slots| slots.values().find_map(|slot| live(&*slot.try_lock().ok()?)));
+    pub(super) async fn any(&self) -> Result<Arc<OpenSession>> {
+        let open = lock(&self.slots).values().find_map(|slot| live(slot));
         match open {
             Some(session) => Ok(session),
             None => self.open(DEFAULT_TTL, self.config.timeout).await,
         }
     }
 
-    fn slots<T>(&self, look: impl FnOnce(&mut HashMap<u128, Arc<Slot>>) -> T) -> T {
-        let mut slots = lock(&self.slots);
-        if slots.0 != std::process::id() {
-            *slots = (std::process::id(), HashMap::new());
-        }
-        look(&mut slots.1)
-    }
-
     /// The session of a slot, opened if need be. The server may have granted another timeout.
-    async fn open(&self, ttl: Duration, patience: Duration) -> Result<Arc<Session>> {
-        let slot = self.slots(|slots| {
+    async fn open(&self, ttl: Duration, patience: Duration) -> Result<Arc<OpenSession>> {
+        let slot = {
+            let mut slots = lock(&self.slots);
             if slots.len() > IDLE && !slots.contains_key(&ttl.as_millis()) {
-                slots.retain(|_, slot| Arc::strong_count(slot) > 1 || is_used(slot));
+                slots.retain(|_, slot| is_used(slot));
             }
             slots.entry(ttl.as_millis()).or_default().clone()
-        });
-        if let Some(session) = slot.try_lock().ok().and_then(|slot| live(&slot)) {
+        };
+        if let Some(session) = live(&slot) {
             return Ok(session);
         }
-        let (config, clock) = (self.config.clone(), self.clock.clone());
+        let (config, clock, background) = (self.config.clone(), self.clock.clone(), self.background.clone());
         let keeper = Keeper::of(&clock)?;
         let deadline = clock.now().plus(patience);
-        let reason = Arc::<Reason>::default();
         let opening = {
-            let (config, keeper, background) = (config.clone(), keeper.clone(), self.background.clone());
-            let reason = reason.clone();
+            let keeper = keeper.clone();
             async move {
-                let mut slot = slot.lock().await;
-                if let Some(session) = live(&slot) {
-                    return Ok(session);
+                let Some(mut slot) = clock.within(Some(deadline), slot.lock()).await else {
+                    return Err(config.unavailable("no server granted a session in time"));
+                };
+                if let Some(session) = slot.as_ref().filter(|session| !session.has_ended()) {
+                    return Ok(session.clone());
                 }
-                let session =
-                    Session::open(&config, &keeper, background, &clock, ttl, deadline, &reason).await?;
-                *slot = Some(session.clone());
-                Ok(session)
+                let opened =
+                    OpenSession::open(config.clone(), keeper, background, clock, ttl, deadline).await;
+                let session = opened.map_err(|why| config.unavailable(why.to_string()))?;
+                Ok(slot.insert(session).clone())
             }
         };
-        match self.clock.within(Some(deadline), keeper.carry_out(opening)).await {
-            Some(Some(outcome)) => outcome,
-            Some(None) => Err(config.unavailable("the keeper has ended")),
-            None => Err(config.unavailable(&*reason.get())),
-        }
+        let opened = keeper.carry_out(opening).await;
+        opened.unwrap_or_else(|| Err(self.config.unavailable("the keeper has ended")))
     }
 
-    /// Closes the sessions. Those that carry locks are closed with their last one.
+    /// Closes the sessions. Those with locks are closed with the last of them.
     pub(super) async fn close(&self) {
-        let slots: Vec<_> = self.slots(|slots| slots.drain().map(|(_, slot)| slot).collect());
+        let slots: Vec<_> = lock(&self.slots).drain().map(|(_, slot)| slot).collect();
         for slot in slots {
             if let Some(session) = slot.lock().await.take() {
                 session.close().await;
@@ -121,11 +112,13 @@ impl Sessions {
     }
 }
 
-fn live(slot: &Option<Arc<Session>>) -> Option<Arc<Session>> {
-    slot.as_ref().filter(|session| !session.has_ended()).cloned()
+fn live(slot: &SessionSlot) -> Option<Arc<OpenSession>> {
+    slot.try_lock().ok()?.as_ref().filter(|session| !session.has_ended()).cloned()
 }
 
-fn is_used(slot: &Slot) -> bool {
-    let Ok(slot) = slot.try_lock() else { return true };
-    slot.as_ref().is_some_and(|session| Arc::strong_count(session) > 1)
+/// Whether anybody opens or uses the session of a slot.
+fn is_used(slot: &Arc<SessionSlot>) -> bool {
+    let session_is_used = |session: &Arc<OpenSession>| Arc::strong_count(session) > 1;
+    Arc::strong_count(slot) > 1
+        || slot.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(session_is_used))
 }
