@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fencepost::{Guard, Handle, Locks};
+use fencepost_testkit::eventually;
 
 use crate::family::{say, wait_for_parent};
-use crate::harness::HOUR;
+use crate::harness::{HOUR, poll_once};
 
 pub(crate) async fn act(what: &str, url: &str) {
     if what == "connect" {
@@ -60,6 +61,20 @@ pub(crate) async fn act(what: &str, url: &str) {
                 .await
                 .map_or_else(|error| error.to_string(), |()| "extended".to_owned()));
         }
+        "wait and close" => {
+            let guard = lock.acquire().await.unwrap();
+            let other = Locks::connect(url).await.unwrap();
+            let waits = other.lock("job");
+            let mut waiting = Box::pin(waits.acquire());
+            assert!(poll_once(&mut waiting).await.is_none());
+            eventually("a thread waits, and another one listens", || threads() == ["wait", "watch"]);
+            drop(waiting);
+            guard.release().await.unwrap();
+            other.close().await;
+            locks.close().await;
+            eventually("they have ended", || threads().is_empty());
+            say("nothing is left");
+        }
         "exec" => {
             let guard = lock.acquire().await.unwrap();
             // Outlives us on purpose; the parent ends it.
@@ -71,6 +86,18 @@ pub(crate) async fn act(what: &str, url: &str) {
         }
         other => panic!("a child cannot `{other}`"),
     }
+}
+
+/// The threads of the file store in this process.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    let names = tasks.filter_map(|task| name(task.unwrap()));
+    let ours = names.filter_map(|name| Some(name.trim().strip_prefix("fencepost-")?.to_owned()));
+    let mut ours: Vec<_> = ours.filter(|name| name == "wait" || name == "watch").collect();
+    ours.sort();
+    ours.dedup();
+    ours
 }
 
 /// Says how it went, and leaves nothing in the background the time to clean up.

@@ -77,3 +77,9 @@ async fn looking_at_a_lock_never_makes_it_look_taken() {
     drop(stop);
     looking.join().unwrap();
 }
+
+#[test]
+fn a_closed_store_leaves_no_thread_behind() {
+    let (_child, said) = Directory::new().child("wait and close");
+    assert_eq!(said, "nothing is left");
+}

@@ -35,14 +35,14 @@ impl LeaseKey {
 }
 
 /// A lease that runs, its file under our flock.
-pub(super) struct Lease<'a> {
+pub(super) struct RunningLease<'a> {
     pub(super) file: &'a LockFile,
     pub(super) page: &'a Page,
     pub(super) record: Record<'a>,
     end: Timestamp,
 }
 
-impl Lease<'_> {
+impl RunningLease<'_> {
     /// Writes the record anew, with an end `term` from now or later, unless an operator asked for the lock.
     fn extend(&self, client: &Client, term: Duration, record: Record<'_>) -> Result<(), Failure> {
         if let Some(reason) = self.page.revoked(self.record.owner) {
@@ -125,7 +125,7 @@ pub(super) async fn sync(client: &Arc<Client>, name: &Name) -> Result<()> {
 pub(super) async fn with_lease<T>(
     client: &Client,
     key: &LeaseKey,
-    act: impl Fn(&Lease<'_>) -> Result<T, Failure>,
+    act: impl Fn(&RunningLease<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let mut patience = client.patience();
     loop {
@@ -145,14 +145,14 @@ pub(super) async fn with_lease<T>(
 fn try_with_lease<T>(
     client: &Client,
     key: &LeaseKey,
-    act: &impl Fn(&Lease<'_>) -> Result<T, Failure>,
+    act: &impl Fn(&RunningLease<'_>) -> Result<T, Failure>,
 ) -> Result<Option<T>, Failure> {
     let Some(file) = client.file(&key.name)? else { return Err(Failure::Lost(Loss::Taken)) };
     let locked = file.try_lock()?;
     let page = file.read()?;
     let done = match running(client, &page, key) {
         Ok(_) if !locked => return Ok(None),
-        Ok((record, end)) => act(&Lease { file: &file, page: &page, record, end }),
+        Ok((record, end)) => act(&RunningLease { file: &file, page: &page, record, end }),
         Err(failure) => Err(failure),
     };
     // What was written into a file that had been replaced meanwhile does not count.

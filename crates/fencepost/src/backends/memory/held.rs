@@ -11,7 +11,7 @@ use crate::runtime::loss_signal::LossSignal;
 use crate::{FencingToken, Holder, Loss, Name, Owner, Result};
 
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct MemoryLock {
     last_token: u64,
     held: Option<Held>,
     /// Waiters stand in the queue of this mutex. The first one looks at the lock.
@@ -31,7 +31,7 @@ pub(super) struct Held {
     pub(super) revoked: Option<String>,
 }
 
-impl Entry {
+impl MemoryLock {
     /// The holder, unless its lease has ended.
     pub(super) fn current(&mut self, now: Moment) -> Option<&mut Held> {
         self.held.take_if(|held| held.until <= now);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use self::config::Config;
-use self::held::{Entry, Held};
+use self::held::{Held, MemoryLock};
 use crate::backend::Backend;
 use crate::runtime::clock::Clock;
 use crate::runtime::sync::lock;
@@ -60,7 +60,7 @@ pub enum Call {
 #[derive(Debug)]
 struct Memory {
     clock: Clock,
-    names: Mutex<BTreeMap<Name, Entry>>,
+    names: Mutex<BTreeMap<Name, MemoryLock>>,
     /// By the kind of call.
     faults: Mutex<[Faults; 3]>,
     frozen: watch::Sender<bool>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::held::Entry;
+use super::held::MemoryLock;
 use super::{Call, Store};
 use crate::backend::{
     Backend, Capabilities, ForceRelease, Grant, Hold, Renewal, Request, Revoked, TryOutcome,
@@ -31,7 +31,7 @@ impl Backend for Store {
             Taken::Granted(token, sent) => self.deliver(request, token, sent).await.map(TryOutcome::Granted),
             Taken::Busy(holder, _) => {
                 self.after(Call::Acquire).await?;
-                Ok(TryOutcome::Busy(Some(holder)))
+                Ok(TryOutcome::Busy(Some(*holder)))
             }
         }
     }
@@ -41,7 +41,8 @@ impl Backend for Store {
         if let Some(holder) = self.show(&request.name).await? {
             request.seen.note(holder);
         }
-        let (turn, freed) = self.entry(&request.name, |entry, _| (entry.turn.clone(), entry.freed.clone()));
+        let (turn, freed) =
+            self.with_entry(&request.name, |entry, _| (entry.turn.clone(), entry.freed.clone()));
         let turn = turn.lock_owned().await;
         loop {
             match self.take(request)? {
@@ -50,7 +51,7 @@ impl Backend for Store {
                     return self.deliver(request, token, sent).await;
                 }
                 Taken::Busy(holder, until) => {
-                    request.seen.note(holder);
+                    request.seen.note(*holder);
                     self.0.clock.within(Some(until), freed.notified()).await;
                 }
             }
@@ -60,7 +61,7 @@ impl Backend for Store {
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
         self.before(Call::Acquire).await?;
         let (name, owner, token) = (handle.name(), handle.owner(), handle.token());
-        let sent = self.entry(name, |entry, now| {
+        let sent = self.with_entry(name, |entry, now| {
             let held = entry.renew(owner, token, request.ttl, now).map_err(|why| Error::lost(name, why))?;
             held.owner = request.owner();
             std::mem::replace(&mut held.signal, request.signal.clone()).raise(Loss::Taken);
@@ -87,11 +88,11 @@ impl Backend for Store {
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
-        Ok(self.entry(name, |entry, now| entry.current(now).map(|held| held.holder(name, now))))
+        Ok(self.with_entry(name, |entry, now| entry.current(now).map(|held| held.holder(name, now))))
     }
 
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
-        self.entry(name, |entry, now| {
+        self.with_entry(name, |entry, now| {
             let Some(held) = entry.current(now) else { return Ok(None) };
             if !how.means(&held.holder(name, now)) {
                 return Err(Error::changed(name, held.holder(name, now)));
@@ -120,26 +121,26 @@ enum Taken {
     /// By a request of this moment.
     Granted(FencingToken, Moment),
     /// By another holder, until this moment.
-    Busy(Holder, Moment),
+    Busy(Box<Holder>, Moment),
 }
 
 impl Store {
-    fn entry<T>(&self, name: &Name, act: impl FnOnce(&mut Entry, Moment) -> T) -> T {
+    fn with_entry<T>(&self, name: &Name, act: impl FnOnce(&mut MemoryLock, Moment) -> T) -> T {
         let now = self.0.clock.now();
         act(lock(&self.0.names).entry(name.clone()).or_default(), now)
     }
 
     /// Takes the lock if it is free.
     fn take(&self, request: &Request) -> Result<Taken> {
-        self.entry(&request.name, |entry, now| match entry.current(now) {
-            Some(held) => Ok(Taken::Busy(held.holder(&request.name, now), held.until)),
+        self.with_entry(&request.name, |entry, now| match entry.current(now) {
+            Some(held) => Ok(Taken::Busy(held.holder(&request.name, now).into(), held.until)),
             None => Ok(Taken::Granted(entry.grant(request, now)?, now)),
         })
     }
 
     /// Passes a grant on, or gives it back if its answer is lost or nobody waits for it any more.
     async fn deliver(&self, request: &Request, token: FencingToken, sent: Moment) -> Result<Grant> {
-        let mut undo = Undo { store: self, request, token: Some(token) };
+        let mut undo = UndeliveredGrant { store: self, request, token: Some(token) };
         self.after(Call::Acquire).await?;
         undo.token = None;
         Ok(self.grant(request, token, sent))
@@ -153,17 +154,17 @@ impl Store {
 }
 
 /// Gives back a grant that never reached its caller.
-struct Undo<'a> {
+struct UndeliveredGrant<'a> {
     store: &'a Store,
     request: &'a Request,
     token: Option<FencingToken>,
 }
 
-impl Drop for Undo<'_> {
+impl Drop for UndeliveredGrant<'_> {
     fn drop(&mut self) {
         if let Some(token) = self.token {
             let owner = self.request.owner();
-            self.store.entry(&self.request.name, |entry, now| entry.release(owner, token, now));
+            self.store.with_entry(&self.request.name, |entry, now| entry.release(owner, token, now));
         }
     }
 }
@@ -188,7 +189,7 @@ impl MemoryHold {
 impl Hold for MemoryHold {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
         self.store.before(Call::Renew).await?;
-        let renewal = self.store.entry(&self.name, |entry, sent| {
+        let renewal = self.store.with_entry(&self.name, |entry, sent| {
             let lost = entry.renew(self.owner, self.token, term, sent).err();
             lost.map_or(Renewal::Renewed { sent, term: Some(term) }, Renewal::Lost)
         });
@@ -198,7 +199,7 @@ impl Hold for MemoryHold {
 
     async fn release(&self) -> Result<bool> {
         self.store.before(Call::Release).await?;
-        let ours = self.store.entry(&self.name, |entry, now| entry.release(self.owner, self.token, now));
+        let ours = self.store.with_entry(&self.name, |entry, now| entry.release(self.owner, self.token, now));
         self.store.after(Call::Release).await?;
         Ok(ours)
     }
