@@ -89,19 +89,29 @@ impl Client {
         self.error_in(&file_name(name), name, failure.into())
     }
 
-    /// The same for a file whose name may be another lock's. Sorted by what can be done about it.
+    /// The same for a file whose name may be another lock's.
     pub(super) fn error_in(&self, file_name: &str, name: &Name, failure: Failure) -> Error {
         let path = self.directory.path.join(file_name);
         let path = path.display();
-        let error = match failure {
-            Failure::Told(error) => return error,
-            Failure::Lost(why) => return Error::lost(name, why),
+        match failure {
+            Failure::Told(error) => error,
+            Failure::Lost(why) => Error::lost(name, why),
             Failure::Damaged(damage) => {
                 let source = format!("lock file `{path}`: {damage}; {}", start_over(name)).into();
-                return Error::Backend { store: self.label.clone(), source };
+                Error::Backend { store: self.label.clone(), source }
             }
-            Failure::System(error) => error,
-        };
+            Failure::System(error) => self.system_error(&format!("lock file `{path}`: {error}"), &error),
+        }
+    }
+
+    /// The error of a step on the directory.
+    pub(super) fn directory_error(&self, error: impl Into<std::io::Error>) -> Error {
+        let (path, error) = (self.directory.path.display(), error.into());
+        self.system_error(&format!("lock directory `{path}`: {error}"), &error)
+    }
+
+    /// An error of the system, sorted by what can be done about it.
+    fn system_error(&self, message: &str, error: &std::io::Error) -> Error {
         let step = match error.kind() {
             ErrorKind::InvalidInput | ErrorKind::IsADirectory => {
                 "look who has put it there, remove it, or name another directory as `file:///path`"
@@ -111,22 +121,12 @@ impl Client {
             }
             _ if error.raw_os_error() == Some(libc::ELOOP) => "a lock file must not be a symbolic link",
             ErrorKind::NotFound => {
-                let source = "the lock directory is gone, connect again to make it anew";
-                return self.unavailable(format!("lock file `{path}`: {error}; {source}"));
+                let step = "the lock directory is gone, connect again to make it anew";
+                return self.unavailable(format!("{message}; {step}"));
             }
-            _ => return self.unavailable(format!("lock file `{path}`: {error}")),
+            _ => return self.unavailable(message.to_owned()),
         };
-        Error::config(format!("lock file `{path}`: {error}; {step}"))
-    }
-
-    /// The error of a step on the directory.
-    pub(super) fn directory_error(&self, error: impl Into<std::io::Error>) -> Error {
-        let (path, error) = (self.directory.path.display(), error.into());
-        let message = format!("lock directory `{path}`: {error}");
-        match error.kind() {
-            ErrorKind::PermissionDenied => Error::config(format!("{message}; check who owns it")),
-            _ => self.unavailable(message),
-        }
+        Error::config(format!("{message}; {step}"))
     }
 
     pub(super) fn unavailable(&self, source: String) -> Error {
