@@ -15,9 +15,10 @@ use rustix::io::Errno;
 
 use super::record::{Record, Rule};
 use super::{Backend, Error, Result};
+use crate::backends::file::directory::{Access, Directory};
 use crate::backends::file::fork;
+use crate::backends::file::keys::file_name_with;
 use crate::backends::file::lockfile::LockFile;
-use crate::backends::file::place::{Access, Place, file_name_with};
 use crate::text::printable;
 use crate::url::StoreUrl;
 use crate::{FencingToken, Name};
@@ -40,7 +41,7 @@ pub(super) struct File(Arc<Folder>);
 
 #[derive(Debug)]
 struct Folder {
-    place: Place,
+    directory: Arc<Directory>,
     timeout: Duration,
     label: String,
 }
@@ -68,12 +69,12 @@ impl File {
         let timeout = url.take_duration("timeout")?.unwrap_or(TIMEOUT);
         let path = std::path::PathBuf::from(&url.path);
         url.finish()?;
-        let place = Place::open(&path, access.unwrap_or(Access::Private))?;
+        let directory = Arc::new(Directory::open(&path, access.unwrap_or(Access::Private))?);
         fork::install().map_err(|error| {
             crate::Error::config(format!("files cannot be protected from forked children: {error}"))
         })?;
-        let label = format!("file:{}", place.path.display());
-        Ok(Self(Arc::new(Folder { place, timeout, label })))
+        let label = format!("file:{}", directory.path.display());
+        Ok(Self(Arc::new(Folder { directory, timeout, label })))
     }
 
     /// Does one step on a thread that may block. It goes on to its end if the caller does not.
@@ -128,7 +129,7 @@ impl Folder {
         record.admit(resource.as_str(), token, Rule::AtLeast)?;
         let on_disk = if record.highest == before {
             // Whoever gave the record its name may have been killed before that was on the disk.
-            self.place.sync().map_err(Trouble::After)
+            self.directory.sync().map_err(Trouble::After)
         } else {
             self.replace(resource, &record)
         };
@@ -156,7 +157,7 @@ impl Folder {
         let mut pause = PAUSES.0;
         let failed = |error| unavailable(&self.label, error);
         loop {
-            let guard = LockFile::open_or_create(&self.place, &name).map_err(failed)?;
+            let guard = LockFile::open_or_create(&self.directory, &name).map_err(failed)?;
             while !guard.try_lock().map_err(failed)? {
                 if started.elapsed() >= self.timeout {
                     let why = format!(
@@ -169,7 +170,7 @@ impl Folder {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(PAUSES.1);
             }
-            if guard.is_current(&self.place, &name).map_err(failed)? {
+            if guard.is_current().map_err(failed)? {
                 return Ok(guard);
             }
         }
@@ -186,7 +187,7 @@ impl Folder {
         let failed = |error: io::Error| unavailable(&self.label, error);
         // Without waiting, should it be a pipe.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = match openat(&self.place.dir, &name, flags, Mode::empty()) {
+        let file = match openat(&self.directory.file, &name, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(Record::default()),
             Err(Errno::LOOP) => return Err(unreadable("it is a symbolic link").into()),
@@ -208,17 +209,17 @@ impl Folder {
     /// Puts a record into the place of the one before, on the disk.
     fn replace(&self, resource: &Name, record: &Record<Option<Vec<u8>>>) -> Result<(), Trouble> {
         let (new, name) = (file_name_with(resource, NEW), file_name_with(resource, VALUE));
-        let dir = &self.place.dir;
+        let dir = &self.directory.file;
         // What somebody left who was killed; it may be another user's.
         let _ = unlinkat(dir, &new, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mut file = StdFile::from(openat(dir, &new, flags, self.place.mode).map_err(io::Error::from)?);
-        self.place.open_to_others(&file)?;
+        let mut file = StdFile::from(openat(dir, &new, flags, self.directory.mode).map_err(io::Error::from)?);
+        self.directory.open_to_others(&file)?;
         file.write_all(header(record).as_bytes())?;
         file.write_all(record.value.as_deref().unwrap_or_default())?;
         fsync(&file).map_err(io::Error::from)?;
         renameat(dir, &new, dir, &name).map_err(io::Error::from)?;
-        self.place.sync().map_err(Trouble::After)
+        self.directory.sync().map_err(Trouble::After)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Keeps a forked child from keeping our locks: a flock lives as long as any copy of its open file does, and `fork`
-//! copies them all. (`exec` does not: the files are close-on-exec.)
+//! A forked child must not keep our locks. A flock lives as long as any copy of its open file does, and
+//! `fork` copies them all. (`exec` does not: the files are close-on-exec.)
 //!
-//! Every lock file is noted in a table by its number. The child's side of a fork puts `/dev/null` in the place of
-//! each: that closes the child's copy, and the number still belongs to whoever owns it in the copied memory.
+//! All lock files are noted in a table by their numbers. The child's side of a fork puts `/dev/null` in the
+//! place of each. That closes the child's copy, and its owner in the copied memory still has a valid number.
 
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
@@ -39,8 +39,8 @@ pub(crate) fn install() -> io::Result<()> {
     installed.map_err(io::Error::from_raw_os_error)
 }
 
-/// Opens a file and notes it, so that no fork can slip in between: if one may have, the child has a copy that it
-/// does not know of, and the file is opened anew.
+/// Opens a file and notes it. If a fork may have come in between, the child has a copy that it does not know
+/// of. Then the file is opened anew.
 pub(super) fn noted<F: AsRawFd>(mut open: impl FnMut() -> io::Result<F>) -> io::Result<F> {
     loop {
         let forks = FINISHED.load(SeqCst);
@@ -50,7 +50,7 @@ pub(super) fn noted<F: AsRawFd>(mut open: impl FnMut() -> io::Result<F>) -> io::
         }
         let file = open()?;
         let number = file.as_raw_fd();
-        let (word, bit) = place(number)?;
+        let (word, bit) = entry(number)?;
         USED.fetch_max(word + 1, SeqCst);
         FILES[word].fetch_or(bit, SeqCst);
         if STARTED.load(SeqCst) == forks {
@@ -62,12 +62,13 @@ pub(super) fn noted<F: AsRawFd>(mut open: impl FnMut() -> io::Result<F>) -> io::
 
 /// Takes a file out of the table; to be called before it is closed.
 pub(super) fn forget(number: RawFd) {
-    if let Ok((word, bit)) = place(number) {
+    if let Ok((word, bit)) = entry(number) {
         FILES[word].fetch_and(!bit, SeqCst);
     }
 }
 
-fn place(number: RawFd) -> io::Result<(usize, u64)> {
+/// Where a file is noted.
+fn entry(number: RawFd) -> io::Result<(usize, u64)> {
     let number = usize::try_from(number).unwrap_or(MOST);
     if number >= MOST {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
@@ -83,7 +84,7 @@ extern "C" fn in_parent() {
     FINISHED.fetch_add(1, SeqCst);
 }
 
-/// Only atomics and one system call in here: other threads of the parent may have held any lock, the allocator's
+/// Only atomics and one system call: other threads of the parent may have held any lock, the allocator's
 /// included.
 extern "C" fn in_child() {
     FINISHED.store(STARTED.load(SeqCst), SeqCst);
@@ -93,8 +94,8 @@ extern "C" fn in_child() {
         while bits != 0 {
             let number = word * 64 + bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            // SAFETY: plain system call; a number in the table is an open lock file of ours, and replacing it by
-            // `/dev/null` leaves the number valid for its owner.
+            // SAFETY: plain system call. A number in the table is an open lock file of ours. With `/dev/null`
+            // in its place the number stays valid for its owner.
             #[allow(unsafe_code)]
             unsafe {
                 libc::dup3(null, number as RawFd, libc::O_CLOEXEC);
@@ -106,7 +107,7 @@ extern "C" fn in_child() {
 /// Whether a descriptor is in the table.
 #[cfg(test)]
 fn is_noted(file: std::os::fd::BorrowedFd<'_>) -> bool {
-    place(file.as_raw_fd()).is_ok_and(|(word, bit)| FILES[word].load(SeqCst) & bit != 0)
+    entry(file.as_raw_fd()).is_ok_and(|(word, bit)| FILES[word].load(SeqCst) & bit != 0)
 }
 
 #[cfg(test)]

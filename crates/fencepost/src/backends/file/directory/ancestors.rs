@@ -1,110 +1,93 @@
-//! The way to a private lock directory. Whoever may rename what leads to it, or owns a link on the way, can
-//! put a second one in its place, and so let a second holder in.
+//! The directories that lead to a private lock directory. A user that may rename one of them, or that owns a
+//! link on the way, can put a second directory in its place, and so let a second holder in.
 
 use std::ffi::{CStr, OsString};
-use std::io;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, lgetxattr, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
-use crate::{Error, Result};
+use super::Unfit;
+use crate::Error;
 
 const STICKY: u32 = 0o1000;
 /// How many links one path may lead through, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// Where Linux keeps whom else a directory is open to.
+/// Where Linux keeps the access control list of a directory.
 const ACL: &CStr = c"system.posix_acl_access";
 /// A directory that is only walked through. It need not be readable.
 const STEP: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Makes an error of what could not be done and why.
-type Failed<'a> = &'a dyn Fn(&str, io::Error) -> Error;
-
-/// Opens a directory by a way that no other user can change, and makes what is missing, for us alone.
-///
-/// Each step starts at a directory that is open and was found fit. So nothing can be exchanged between the look
-/// and the step, and what others make in between is looked at like everything else.
-pub(super) fn open(path: &Path, failed: Failed<'_>) -> Result<Way> {
-    let refused = |part: &Path, Objection { what, remedy }: Objection| {
-        Error::config(format!(
-            "lock directory `{}` can be moved away by other users, who could then let a second holder in: \
-             `{}` {what}; {remedy}, or use another directory (`file:///path`; below `/tmp` will do)",
-            path.display(),
-            part.display()
-        ))
-    };
-    let opened = |error: Errno| failed("cannot be opened", error.into());
-    let examined = |error: Errno| failed("cannot be examined", error.into());
-    let named = std::path::absolute(path).map_err(|error| failed("cannot be examined", error))?;
-    let (mut ahead, mut links) = (steps(&named), 0);
-    let mut way = Way::begin().map_err(opened)?;
-    while let Some(name) = ahead.pop() {
-        if name == "/" {
-            way = Way::begin().map_err(opened)?;
-            continue;
-        }
-        if name == ".." {
-            // Walked anew. What is known of a directory depends on those above it.
-            ahead.extend(steps(way.path.parent().unwrap_or(&way.path)));
-            continue;
-        }
-        let stat = fstat(&way.dir).map_err(examined)?;
-        if let Some(objection) = objection(&stat, &way).map_err(examined)? {
-            return Err(refused(&way.path, objection));
-        }
-        way.closed |= stat.st_mode & 0o011 == 0;
-        let found = match openat(&way.dir, &name, STEP, Mode::empty()) {
-            Err(Errno::NOENT) => {
-                match mkdirat(&way.dir, &name, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(failed("cannot be made", error.into())),
-                }
-                openat(&way.dir, &name, STEP, Mode::empty())
-            }
-            found => found,
-        };
-        match found {
-            Ok(next) => {
-                way.dir = next;
-                way.path.push(&name);
-            }
-            Err(Errno::NOTDIR | Errno::LOOP) if links < MAX_LINKS => {
-                links += 1;
-                let (owner, target) = link(&way.dir, &name).map_err(opened)?;
-                if ![0, us(), stat.st_uid].contains(&owner) {
-                    let what = format!("is a symbolic link of user {owner}");
-                    return Err(refused(
-                        &way.path.join(&name),
-                        Objection { what, remedy: "remove it".to_owned() },
-                    ));
-                }
-                ahead.extend(steps(&target));
-            }
-            Err(error) => return Err(opened(error)),
-        }
-    }
-    // To read from and to lock, which a step is not for.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    way.dir = openat(&way.dir, c".", flags, Mode::empty()).map_err(opened)?;
-    Ok(way)
-}
-
 /// How far a walk has come.
-pub(super) struct Way {
-    pub(super) dir: OwnedFd,
+pub(super) struct Walk {
+    pub(super) directory: OwnedFd,
     /// Without links.
     pub(super) path: PathBuf,
     /// A directory above lets nobody but its owner through.
     pub(super) closed: bool,
 }
 
-impl Way {
-    fn begin() -> Result<Self, Errno> {
-        let dir = openat(CWD, c"/", STEP, Mode::empty())?;
-        Ok(Self { dir, path: PathBuf::from("/"), closed: false })
+/// Opens a directory by a way that no other user can change. What is missing is made, for us alone.
+///
+/// Each step starts at a directory that is open and was found fit. So nothing can be exchanged between the
+/// look and the step, and what others make in between is looked at like everything else.
+pub(super) fn walk(path: &Path) -> Result<Walk, Unfit> {
+    let refused = |part: &Path, Objection { what, remedy }: Objection| {
+        Unfit::Refused(Error::config(format!(
+            "lock directory `{}` can be moved away by other users, who could then let a second holder in: \
+             `{}` {what}; {remedy}, or use another directory (`file:///path`; below `/tmp` will do)",
+            path.display(),
+            part.display()
+        )))
+    };
+    let (mut ahead, mut links) = (steps(&std::path::absolute(path)?), 0);
+    let mut walk = Walk::from_root()?;
+    while let Some(name) = ahead.pop() {
+        if name == "/" {
+            walk = Walk::from_root()?;
+            continue;
+        }
+        if name == ".." {
+            // Walked anew. What is known of a directory depends on those above it.
+            ahead.extend(steps(walk.path.parent().unwrap_or(&walk.path)));
+            continue;
+        }
+        let stat = fstat(&walk.directory)?;
+        if let Some(objection) = objection(&stat, &walk)? {
+            return Err(refused(&walk.path, objection));
+        }
+        walk.closed |= stat.st_mode & 0o011 == 0;
+        match open_or_make(&walk.directory, &name) {
+            Ok(next) => {
+                walk.directory = next;
+                walk.path.push(&name);
+            }
+            Err(Errno::NOTDIR | Errno::LOOP) if links < MAX_LINKS => {
+                links += 1;
+                let (owner, target) = read_link(&walk.directory, &name)?;
+                if ![0, us(), stat.st_uid].contains(&owner) {
+                    let what = format!("is a symbolic link of user {owner}");
+                    let remedy = "remove it".to_owned();
+                    return Err(refused(&walk.path.join(&name), Objection { what, remedy }));
+                }
+                ahead.extend(steps(&target));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // To read from and to lock, which a step is not for.
+    walk.directory = openat(&walk.directory, c".", super::DIRECTORY, Mode::empty())?;
+    Ok(walk)
+}
+
+impl Walk {
+    fn from_root() -> Result<Self, Errno> {
+        let directory = openat(CWD, c"/", STEP, Mode::empty())?;
+        Ok(Self { directory, path: PathBuf::from("/"), closed: false })
     }
 }
 
@@ -113,9 +96,19 @@ fn steps(path: &Path) -> Vec<OsString> {
     path.iter().rev().filter(|step| *step != ".").map(OsString::from).collect()
 }
 
+fn open_or_make(parent: &OwnedFd, name: &OsString) -> Result<OwnedFd, Errno> {
+    match openat(parent, name, STEP, Mode::empty()) {
+        Err(Errno::NOENT) => match mkdirat(parent, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => openat(parent, name, STEP, Mode::empty()),
+            Err(error) => Err(error),
+        },
+        found => found,
+    }
+}
+
 /// The owner of a symbolic link and where it leads.
-fn link(dir: &OwnedFd, name: &OsString) -> Result<(u32, PathBuf), Errno> {
-    let link = openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+fn read_link(parent: &OwnedFd, name: &OsString) -> Result<(u32, PathBuf), Errno> {
+    let link = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&link)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
         return Err(Errno::NOTDIR);
@@ -130,13 +123,13 @@ struct Objection {
     remedy: String,
 }
 
-fn objection(stat: &Stat, way: &Way) -> Result<Option<Objection>, Errno> {
-    let (mode, owner, path) = (stat.st_mode, stat.st_uid, way.path.display());
+fn objection(stat: &Stat, walk: &Walk) -> Result<Option<Objection>, Errno> {
+    let (mode, owner, path) = (stat.st_mode, stat.st_uid, walk.path.display());
     let object = |what: String, remedy: String| Ok(Some(Objection { what, remedy }));
     if !is_trusted(owner) {
         return object(format!("belongs to user {owner}"), "change its owner".to_owned());
     }
-    // With the sticky bit everybody moves only what is theirs. Whose the next step is, is looked at there.
+    // With the sticky bit users move only what is theirs. The owner of the next step is looked at there.
     if mode & STICKY != 0 {
         return Ok(None);
     }
@@ -144,12 +137,12 @@ fn objection(stat: &Stat, way: &Way) -> Result<Option<Objection>, Errno> {
     if mode & 0o002 != 0 {
         return object("can be written by everybody".to_owned(), remedy("o"));
     }
-    // Many systems let groups write by default. Nobody of them comes here through a closed directory.
-    if mode & 0o020 == 0 || way.closed {
+    // Many systems let groups write by default. No member comes here through a closed directory.
+    if mode & 0o020 == 0 || walk.closed {
         return Ok(None);
     }
     // With a list, the bits of the group are the most that anybody on the list has.
-    if has_acl(&way.path)? {
+    if has_acl(&walk.path)? {
         return object("can be written by users of its access control list".to_owned(), remedy("g"));
     }
     if !is_private_group(stat.st_gid, owner) {
@@ -159,8 +152,8 @@ fn objection(stat: &Stat, way: &Way) -> Result<Option<Objection>, Errno> {
     Ok(None)
 }
 
-/// Whether a list names more users and groups than the permissions do. The way there is fit, so the path leads
-/// where we are.
+/// Whether a list names more users and groups than the permissions do. The way there is fit, so the path
+/// leads to this directory.
 fn has_acl(path: &Path) -> Result<bool, Errno> {
     match lgetxattr(path, ACL, &mut [0_u8; 0][..]) {
         Ok(_) => Ok(true),
@@ -170,16 +163,16 @@ fn has_acl(path: &Path) -> Result<bool, Errno> {
 }
 
 fn us() -> u32 {
-    rustix::process::geteuid().as_raw()
+    geteuid().as_raw()
 }
 
-/// Whether nobody but us and root acts as this user: also true of users that this system does not know, which own what comes
-/// from outside of a container.
+/// Whether nobody but us and root acts as this user. Also true of users that this system does not know: they
+/// own what comes from outside of a container.
 fn is_trusted(user: u32) -> bool {
-    user == 0 || user == us() || is_unmapped(user) || account(user) == Ok(None)
+    user == 0 || user == us() || is_unmapped(user) || is_unknown(user)
 }
 
-/// Whether the owner is somebody outside of our user namespace, who is shown as the kernel's stand-in.
+/// Whether this is the kernel's stand-in for users outside of our user namespace.
 fn is_unmapped(user: u32) -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let stand_in = read("/proc/sys/kernel/overflowuid");
@@ -188,15 +181,16 @@ fn is_unmapped(user: u32) -> bool {
     !map.is_empty() && !whole && stand_in.trim().parse() == Ok(user)
 }
 
-/// Whether a group is known to be its owner's alone. Many systems give each user such a group, and let it write.
+/// Whether a group is known to be its owner's alone. Many systems give each user such a group, and let it
+/// write.
 fn is_private_group(group: u32, owner: u32) -> bool {
     let read = |path| match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(String::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(String::new()),
         text => text.ok(),
     };
     let files = (read("/etc/nsswitch.conf"), read("/etc/passwd"), read("/etc/group"));
     let (Some(sources), Some(users), Some(groups)) = files else { return false };
-    // Other sources do not list everybody whom they know.
+    // Other sources do not list all that they know.
     all_are_listed(&sources) && has_no_strangers(group, &[owner, 0, us()], &users, &groups)
 }
 
@@ -209,8 +203,8 @@ fn all_are_listed(sources: &str) -> bool {
     names.all(|name| ["files", "systemd"].contains(&name) || name.contains(['[', '=', ']']))
 }
 
-/// Whether a group is the first of these users' own, and nobody else is in it. The list of groups leaves out
-/// whose first group it is, so the list of users counts as well.
+/// Whether a group is the first known user's own, and only known users are in it. The list of groups leaves
+/// out users whose first group it is, so the list of users counts as well.
 fn has_no_strangers(group: u32, known: &[u32], users: &str, groups: &str) -> bool {
     let table = |text: &'_ str| -> Vec<Vec<String>> {
         text.lines().map(|line| line.split(':').map(str::to_owned).collect()).collect()
@@ -229,41 +223,24 @@ fn has_no_strangers(group: u32, known: &[u32], users: &str, groups: &str) -> boo
         && members.all(|name| users.iter().any(|user| user[0] == name && is_known(user)))
 }
 
-/// The name of a user and its primary group, if the system knows it.
-#[allow(unsafe_code)]
-fn account(user: u32) -> Result<Option<(String, u32)>, i32> {
-    looked_up(|buffer| {
-        // SAFETY: all zeros is a valid value of this plain struct of numbers and pointers.
-        let (mut entry, mut found) = (unsafe { std::mem::zeroed::<libc::passwd>() }, std::ptr::null_mut());
-        let (start, len) = (buffer.as_mut_ptr().cast(), buffer.len());
-        // SAFETY: the buffer is as long as it says and outlives what the entry points to.
-        match unsafe { libc::getpwuid_r(user, &mut entry, start, len, &mut found) } {
-            0 if found.is_null() => Ok(None),
-            // SAFETY: a found entry's name is a C string in the buffer.
-            0 => Ok(Some((unsafe { text(entry.pw_name) }, entry.pw_gid))),
-            error => Err(error),
-        }
-    })
-}
-
-/// Asks with a larger buffer until the answer fits. Without any list of users nobody is known.
-fn looked_up<T>(mut ask: impl FnMut(&mut [u8]) -> Result<Option<T>, i32>) -> Result<Option<T>, i32> {
-    let mut size = 1024;
+/// Whether the system's lists of users, files or others, do not have this one.
+fn is_unknown(user: u32) -> bool {
+    let mut buffer = vec![0; 1024];
     loop {
-        match ask(&mut vec![0; size]) {
-            Err(libc::ERANGE) if size < 1 << 20 => size *= 2,
-            Err(libc::ENOENT | libc::ESRCH) => return Ok(None),
-            answer => return answer,
+        // SAFETY: all zeros is a valid value of this plain struct of numbers and pointers.
+        #[allow(unsafe_code)]
+        let mut entry = unsafe { std::mem::zeroed::<libc::passwd>() };
+        let (mut found, start, len) = (std::ptr::null_mut(), buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: the buffer is as long as it says and outlives what the entry points to.
+        #[allow(unsafe_code)]
+        match unsafe { libc::getpwuid_r(user, &mut entry, start, len, &mut found) } {
+            // Larger, until the entry fits.
+            libc::ERANGE if len < 1 << 20 => buffer.resize(len * 2, 0),
+            // Without any list nobody is known.
+            0 | libc::ENOENT | libc::ESRCH => return found.is_null(),
+            _ => return false,
         }
     }
-}
-
-/// # Safety
-/// `text` is a C string.
-#[allow(unsafe_code)]
-unsafe fn text(text: *const libc::c_char) -> String {
-    // SAFETY: as the caller says.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
