@@ -1,10 +1,11 @@
-//! A release gives the lock to the first who waits, without being asked: a lease alone, that ends with its session all the same.
+//! A release gives the lock to the first who waits, without being asked: a lease alone, that ends with
+//! its session all the same.
 
 use fencepost::{Error, Guard, Locks, Loss, State};
 use fencepost_testkit::Proxy;
 use tokio::task::JoinHandle;
 
-use crate::stage::{Database, LONG, Psql, bounded, ms, patient, take, until};
+use crate::harness::{Database, LONG, Psql, bounded, ms, patient, take, until};
 
 /// Somebody who waits for `name`, known to the server and to itself.
 async fn waiter(database: &Database, locks: &Locks, name: &str) -> JoinHandle<Guard> {
@@ -337,7 +338,8 @@ async fn one_who_asks_while_it_is_handed_over_is_not_entered_again() {
     let key = database.psql("SELECT key FROM fencepost.locks WHERE name = 'a'");
     let ask = |owner: &str, wait: &str| {
         format!(
-            "SELECT coalesce(o_state, 'granted') FROM fencepost.acquire(pg_backend_pid(), false, {key}, 'a', '{owner}', 60000, 'h', 1, '', \
+            "SELECT coalesce(o_state, 'granted') FROM fencepost.acquire(pg_backend_pid(), false, {key}, \
+             'a', '{owner}', 60000, 'h', 1, '', \
              's' || pg_backend_pid(), 'c', true, NULL, {wait}, false, true, true)"
         )
     };
