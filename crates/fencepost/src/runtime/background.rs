@@ -89,10 +89,6 @@ pub(crate) struct Spawned<T> {
 }
 
 impl<T> Spawned<T> {
-    pub(crate) fn is_finished(&self) -> bool {
-        self.task.is_finished()
-    }
-
     pub(crate) fn abort(&self) {
         self.task.abort();
     }

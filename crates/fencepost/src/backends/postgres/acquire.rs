@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::attach::{FIRST_PAUSE, LONGEST_PAUSE};
-use super::client::{Client, milliseconds};
+use super::channels::WaiterChannel;
+use super::client::{Client, milliseconds, undo_backoff};
 use super::driver::{errors, get};
 use super::hold::Held;
 use super::keys::Key;
@@ -16,8 +16,6 @@ use super::monitor::{HeldKind, HeldRow};
 use super::record::{self, PushedGrant};
 use super::session::{AdvisorySlot, Function, Session};
 use crate::backend::{Grant, Request, TryOutcome};
-use crate::backends::common::backoff::Backoff;
-use crate::runtime::background::Spawned;
 use crate::runtime::clock::Moment;
 use crate::wait::jittered;
 use crate::{Error, FencingToken, Holder, Result};
@@ -33,30 +31,29 @@ const LISTED: Duration = Duration::from_secs(3);
 
 /// Takes the lock if it is free.
 pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Result<TryOutcome> {
-    let mut acquire = Acquire::new(client, request, Wish::Try);
+    let mut acquire = Acquire::new(client, request, None);
     Ok(match acquire.ask().await? {
         Asked::Granted(granted) => TryOutcome::Granted(acquire.into_grant(granted)),
         Asked::Busy { holder, .. } => TryOutcome::Busy(Some(holder)),
     })
 }
 
-/// Waits for the lock. On the keeper's runtime: a caller's may be blocked, and others of this process
-/// wait for its turn.
+/// Waits for the lock: asks, and asks again when the server has news or after a while, until it is ours.
 pub(super) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<Grant> {
-    let acquire = Acquire::new(client, request, Wish::Wait);
-    let mut waiting = WaitingTask(client.background.carry_out(&client.keeper(), acquire.run()));
-    match (&mut waiting.0).await {
-        Some(granted) => granted.map(|(acquire, granted)| acquire.into_grant(granted)),
-        None => Err(client.config.unavailable("the thread that waits has ended")),
-    }
-}
-
-/// The task of a waiter. It ends with its caller.
-struct WaitingTask(Spawned<Result<(Acquire, Granted)>>);
-
-impl Drop for WaitingTask {
-    fn drop(&mut self) {
-        self.0.abort();
+    let mut acquire = Acquire::new(client, request, Some(client.channels.take()));
+    loop {
+        match acquire.ask().await? {
+            Asked::Granted(granted) => return Ok(acquire.into_grant(granted)),
+            Asked::Busy { holder, again_in } => {
+                // A holder without a name is no news to those who have seen one that has.
+                if holder.owner.is_some() || holder.note.is_some() || request.seen.holder().is_none() {
+                    request.seen.note(holder);
+                }
+                if let Some(granted) = acquire.news(again_in).await? {
+                    return Ok(acquire.into_grant(granted));
+                }
+            }
+        }
     }
 }
 
@@ -65,19 +62,12 @@ struct Acquire {
     request: Request,
     key: Key,
     owner: String,
-    wish: Wish,
+    /// Where a waiter is notified; `None` for one that only tries.
+    channel: Option<WaiterChannel>,
     /// The session that may have granted the lock, and its advisory lock.
     asked: Option<(Arc<Session>, Option<AdvisorySlot>)>,
-    /// The entry that the server's queue may have of us.
+    /// The entry that the server's queue may have of a waiter.
     entry: Option<Entry>,
-}
-
-#[derive(PartialEq)]
-enum Wish {
-    Try,
-    Wait,
-    /// After other waiters of this process, whose entry the server may have yet.
-    WaitAfterOthers,
 }
 
 struct Entry {
@@ -101,36 +91,10 @@ struct Granted {
 }
 
 impl Acquire {
-    fn new(client: &Arc<Client>, request: &Request, wish: Wish) -> Self {
+    fn new(client: &Arc<Client>, request: &Request, channel: Option<WaiterChannel>) -> Self {
         let key = Key::of(&client.config.schema, request.name.as_str());
         let (client, owner) = (client.clone(), request.owner().to_string());
-        Self { client, request: request.clone(), key, owner, wish, asked: None, entry: None }
-    }
-
-    /// Asks until the lock is ours, as soon as it is our turn in this process.
-    async fn run(mut self) -> Result<(Self, Granted)> {
-        let queue = self.client.queues.join(self.key);
-        let _turn = match queue.try_turn() {
-            Some(turn) => turn,
-            None => {
-                self.wish = Wish::WaitAfterOthers;
-                queue.turn(&self.request.seen).await
-            }
-        };
-        loop {
-            let pause = match self.ask().await? {
-                Asked::Granted(granted) => return Ok((self, granted)),
-                Asked::Busy { holder, again_in } => {
-                    queue.saw(holder, &self.request.seen);
-                    again_in
-                }
-            };
-            if let Some(push) = queue.news(pause).await
-                && let Some(granted) = self.take_pushed(push)?
-            {
-                return Ok((self, granted));
-            }
-        }
+        Self { client, request: request.clone(), key, owner, channel, asked: None, entry: None }
     }
 
     /// Asks for the lock once.
@@ -138,22 +102,21 @@ impl Acquire {
         let client = self.client.clone();
         let (config, name) = (&client.config, self.request.name.clone());
         let session = client.session().await?;
-        // Code that knows the key sees advisory locks alone, and so do leases that must end with their
-        // session.
+        // Code that knows the key sees advisory locks alone. What is handed over is a lease alone.
         let is_known = Key::is_spelled_out(name.as_str());
         let push = config.delay && !config.durable && !is_known;
         let slot = session.quota.take(is_known);
         if is_known && slot.is_none() {
             return Err(self.no_room(&session));
         }
-        let advisory = slot.is_some();
-        let listed = self.entry.is_some() || self.wish == Wish::WaitAfterOthers;
-        let waits = self.wish != Wish::Try;
-        let channel = waits.then_some(client.channel.as_str());
-        self.asked = Some((session.clone(), slot));
-        if waits {
-            self.entry = Some(Entry { session: session.clone(), renewed: None });
+        if let Some(channel) = &self.channel {
+            let listening = client.in_time(channel.listen(&session)).await?;
+            listening.map_err(|error| self.failed(&session, error))?;
         }
+        let (advisory, listed) = (slot.is_some(), self.entry.is_some());
+        let channel = self.channel.as_ref().map(WaiterChannel::name);
+        self.asked = Some((session.clone(), slot));
+        self.entry = channel.map(|_| Entry { session: session.clone(), renewed: None });
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let arguments: [&(dyn ToSql + Sync); 17] = [
@@ -179,7 +142,7 @@ impl Acquire {
         let row = match client.ask(&session, limit, Function::Acquire, &arguments).await? {
             Ok(rows) => rows.into_iter().next(),
             // A waiter goes on: whoever has locked the row may be about to give the lock back.
-            Err(error) if waits && errors::is_locked(&error) => {
+            Err(error) if channel.is_some() && errors::is_locked(&error) => {
                 return Ok(Asked::Busy { holder: Holder::unknown(name), again_in: jittered(RECHECK) });
             }
             Err(error) => return Err(self.failed(&session, error)),
@@ -204,8 +167,7 @@ impl Acquire {
     fn no_room(&self, session: &Session) -> Error {
         Error::config(format!(
             "{}: this process has {} advisory locks, a quarter of what the server has room for, and `{}` \
-             needs one \
-             more; raise `max_locks_per_transaction` there",
+             needs one more; raise `max_locks_per_transaction` there",
             self.client.config.label,
             session.quota.most(),
             self.request.name
@@ -245,12 +207,14 @@ impl Acquire {
         Ok(Asked::Busy { holder, again_in })
     }
 
-    /// Takes what a release has granted. The grant ends with the entry that the last answered request
-    /// made, so it counts from that request's send. What was granted to an earlier entry, or has little
-    /// left, is asked for.
-    fn take_pushed(&mut self, push: PushedGrant) -> Result<Option<Granted>> {
-        let term = LISTED.min(self.request.ttl);
+    /// Waits for news, and takes what a release has granted. The grant ends with the entry that the last
+    /// answered request made, so it counts from that request's send. What was granted to an earlier entry, or
+    /// has little left, is asked for.
+    async fn news(&mut self, most: Duration) -> Result<Option<Granted>> {
+        let Some(channel) = &self.channel else { return Ok(None) };
+        let Some(push) = channel.news(most).await else { return Ok(None) };
         let Some(Entry { session, renewed: Some((sent, until)) }) = &self.entry else { return Ok(None) };
+        let term = LISTED.min(self.request.ttl);
         let in_time = self.client.clock.now() < sent.plus(term / 2);
         if push.owner != self.request.owner() || push.until != *until || !in_time {
             return Ok(None);
@@ -287,7 +251,7 @@ impl Acquire {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        let (asked, entry) = (self.asked.take(), self.entry.take());
+        let (asked, entry, channel) = (self.asked.take(), self.entry.take(), self.channel.take());
         if asked.is_none() && entry.is_none() {
             return;
         }
@@ -298,8 +262,8 @@ impl Drop for Acquire {
                 undo(&client, &session, key, &owner, ttl).await;
                 drop(slot);
             }
-            if let Some(entry) = entry {
-                leave(&client, &entry.session, key, &owner).await;
+            if let (Some(entry), Some(channel)) = (entry, channel) {
+                leave(&client, &entry.session, key, channel.name(), &owner).await;
             }
             client.close_again();
         });
@@ -308,7 +272,7 @@ impl Drop for Acquire {
 
 /// Undoes a request whose answer nobody waits for.
 async fn undo(client: &Arc<Client>, asked: &Arc<Session>, key: Key, owner: &str, ttl: Duration) {
-    let (end, mut backoff) = (client.clock.now().plus(ttl * 2), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+    let (end, mut backoff) = (client.clock.now().plus(ttl * 2), undo_backoff());
     while client.clock.now() < end {
         let session = if asked.is_usable() { Ok(asked.clone()) } else { client.session().await };
         if let Ok(session) = session
@@ -336,11 +300,11 @@ async fn is_undone(session: &Arc<Session>, asked: &Arc<Session>, key: Key, owner
 
 /// Tells the server that `owner` does not wait any more. If that fails, its entry and what was granted
 /// to it end by themselves.
-async fn leave(client: &Client, session: &Session, key: Key, owner: &str) {
-    let (end, mut backoff) = (client.clock.now().plus(LISTED), Backoff::new(FIRST_PAUSE, LISTED));
+async fn leave(client: &Client, session: &Session, key: Key, channel: &str, owner: &str) {
+    let (end, mut backoff) = (client.clock.now().plus(LISTED), undo_backoff());
     while client.clock.now() < end {
         let arguments: [&(dyn ToSql + Sync); 5] =
-            [&session.backend.pid, &key.two_part, &key.number, &client.channel, &owner];
+            [&session.backend.pid, &key.two_part, &key.number, &channel, &owner];
         match session.call(Function::Leave, &arguments).await {
             // `false`: somebody has locked the row.
             Ok(rows) if rows.first().and_then(|row| get(row, 0)) == Some(false) => backoff.sleep().await,

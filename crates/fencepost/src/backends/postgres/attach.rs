@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::client::{Client, milliseconds};
+use super::client::{Client, milliseconds, undo_backoff};
 use super::driver::get;
 use super::hold::Held;
 use super::keys::Key;
@@ -17,7 +17,6 @@ use super::monitor::{HeldKind, HeldRow};
 use super::record;
 use super::session::{Function, Session};
 use crate::backend::{Grant, Renewal, Request};
-use crate::backends::common::backoff::Backoff;
 use crate::{Error, FencingToken, Handle, Loss, Owner, Result};
 
 /// Takes the lock over under the request's identity.
@@ -149,7 +148,7 @@ impl Drop for Undo {
         let client = back.client.clone();
         let mut undo = Box::pin(async move {
             let client = &back.client;
-            let (end, mut backoff) = (client.clock.now().plus(ttl), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+            let (end, mut backoff) = (client.clock.now().plus(ttl), undo_backoff());
             let mut done = back.call(&asked).await.is_ok();
             while !done && client.clock.now() < end {
                 backoff.sleep().await;
@@ -167,7 +166,3 @@ impl Drop for Undo {
         }
     }
 }
-
-/// Pauses between attempts to undo something.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -11,14 +11,15 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::channels::Channels;
 use super::config::Config;
-use super::driver::{Connection, Event, quoted, refuse_pools, set_up};
+use super::driver::{Connection, Event, refuse_pools, set_up};
 use super::hold::{self, RenewalRequest};
-use super::local_queue::LocalQueues;
 use super::monitor::{self, HeldRows};
 use super::record::Notification;
 use super::schema::Layout;
 use super::session::{Function, Session};
+use crate::backends::common::backoff::Backoff;
 use crate::backends::common::batch::Batches;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::Clock;
@@ -39,9 +40,9 @@ pub(super) struct Client {
     pub(super) clock: Clock,
     keeper: Arc<Keeper>,
     pub(super) background: BackgroundTasks,
-    /// Where the server notifies us.
+    /// Where the server notifies holders.
     pub(super) channel: String,
-    pub(super) queues: Arc<LocalQueues>,
+    pub(super) channels: Arc<Channels>,
     pub(super) held: HeldRows,
     pub(super) renewals: Arc<Batches<RenewalRequest>>,
     session: Mutex<Option<Arc<Session>>>,
@@ -55,14 +56,15 @@ impl Client {
     pub(super) fn new(config: Config) -> Result<Arc<Self>> {
         let clock = Clock::system();
         let keeper = Keeper::of(&clock)?;
+        let channel = format!("fencepost_{}", Owner::fresh());
         Ok(Arc::new(Self {
             config,
             clock,
             renewals: Arc::new(Batches::new(keeper.clone())),
             keeper,
             background: BackgroundTasks::default(),
-            channel: format!("fencepost_{}", Owner::fresh()),
-            queues: Arc::default(),
+            channels: Channels::new(&channel),
+            channel,
             held: HeldRows::default(),
             session: Mutex::default(),
             admin: Mutex::default(),
@@ -204,9 +206,8 @@ impl Client {
             Layout::Earlier => return Err(config.is_of_an_earlier_layout()),
             Layout::None => return Ok(None),
         }
-        let listen = format!("LISTEN {}", quoted(&self.channel));
-        connection.client.batch_execute(&listen).await.map_err(|error| config.error(error))?;
         let session = Session::prepare(config, connection, backend, self.clock.clone()).await?;
+        session.listen(&self.channel).await.map_err(|error| config.error(error))?;
         Ok(Some((session, admin)))
     }
 
@@ -246,10 +247,12 @@ impl Client {
     }
 
     fn on_event(self: &Arc<Self>, event: Event<'_>) {
-        let Event::Notification(text) = event else { return self.held.end_with_their_sessions() };
-        match Notification::parse(text) {
-            Some(Notification::Free(key)) => self.queues.hint(key),
-            Some(Notification::Granted(key, grant)) => self.queues.push(key, grant),
+        let Event::Notification { channel, payload } = event else {
+            return self.held.end_with_their_sessions();
+        };
+        match Notification::parse(payload) {
+            Some(Notification::Free) => self.channels.notify(channel, None),
+            Some(Notification::Granted(grant)) => self.channels.notify(channel, Some(grant)),
             Some(Notification::Revoked { owner, reason, taken }) => {
                 let Some(row) = self.held.get(owner) else { return };
                 row.signal.raise(Loss::ForceReleased { reason });
@@ -275,6 +278,11 @@ impl Client {
             self.close();
         }
     }
+}
+
+/// Pauses between attempts to undo something.
+pub(super) fn undo_backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(20), Duration::from_secs(5))
 }
 
 /// Milliseconds as the functions take them.

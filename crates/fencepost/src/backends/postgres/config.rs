@@ -18,8 +18,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         "lock_delay",
         "lease",
         "What a session that ends leaves behind: its leases, or nothing with `0`, so that locks are free \
-         at once \
-         and a holder may learn that late",
+         at once and a holder may learn that late",
     ),
     Parameter::new(
         "durable",
@@ -31,8 +30,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         "sequence",
         "",
         "The sequence that tokens come from instead of the clock, with its schema as in `public.fence`; \
-         implies \
-         `durable=yes`",
+         implies `durable=yes`",
     ),
     Parameter::new("host", "", "The folder of a unix socket, as in `postgres:///app?host=/run/postgresql`"),
     Parameter::new("port", "5432", "The number of that socket"),
@@ -40,8 +38,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         "sslmode",
         "prefer",
         "TLS: `prefer` if the server has it, whoever it is; `require` and `verify-full` with a checked \
-         certificate; \
-         `disable`",
+         certificate; `disable`",
     ),
     Parameter::new(
         "allow",
@@ -106,8 +103,7 @@ impl Config {
         if sequence.is_some() && durable == Some(false) {
             return Err(Error::invalid(
                 "`sequence` goes with `durable=yes`: without, a crash takes numbers of the sequence back, \
-                 and \
-                 tokens repeat",
+                 and tokens repeat",
             ));
         }
         if sequence.as_ref().is_some_and(|name| !name.contains('.')) {
@@ -180,8 +176,7 @@ impl Config {
             _ => {
                 return Err(Error::invalid(
                     "a postgres URL names a server, as in `postgres://user@localhost/database`, or the \
-                     folder of \
-                     its socket, as in `postgres:///database?host=/run/postgresql`",
+                     folder of its socket, as in `postgres:///database?host=/run/postgresql`",
                 ));
             }
         }

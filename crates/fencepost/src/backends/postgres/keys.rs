@@ -63,8 +63,7 @@ impl FromStr for Key {
         Self::spelled_out(&format!("pg:{numbers}")).ok_or_else(|| {
             Error::invalid(format!(
                 "`{text}` is not a key of an advisory lock; write a 64-bit number, as in `12345`, or two \
-                 32-bit \
-                 numbers, as in `1,42`"
+                 32-bit numbers, as in `1,42`"
             ))
         })
     }

@@ -7,12 +7,12 @@
 
 mod acquire;
 mod attach;
+mod channels;
 mod client;
 pub(crate) mod config;
 pub(crate) mod driver;
 mod hold;
 mod keys;
-mod local_queue;
 mod monitor;
 mod operator;
 mod record;

@@ -210,8 +210,7 @@ async fn end_session(client: &Arc<Client>, name: &Name, key: Key, session: &str)
     match rows.first().and_then(|row| get(row, 0)) {
         Some(false) => Err(Error::config(format!(
             "{}: this user may not end the session that holds `{name}`, which goes on; run as a superuser: \
-             GRANT \
-             pg_signal_backend, pg_read_all_stats TO {}",
+             GRANT pg_signal_backend, pg_read_all_stats TO {}",
             client.config.label,
             quoted(client.config.server.get_user().unwrap_or("…"))
         ))),

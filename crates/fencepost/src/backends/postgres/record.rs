@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 use tokio_postgres::Row;
 
 use super::driver::get;
-use super::keys::Key;
 use crate::{FencingToken, Holder, Loss, Name, Owner};
 
 /// The holder in columns 2 to 10 of what `acquire` returns. Whoever may write to the table may have written
@@ -51,10 +50,10 @@ pub(super) fn loss(found: Option<&str>, reason: Option<&str>) -> Loss {
 /// What the server tells a client unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notification {
-    /// A lock that one of our waiters is listed for may be free.
-    Free(Key),
-    /// A release has granted a lock to one of our waiters.
-    Granted(Key, PushedGrant),
+    /// The lock that a waiter is listed for may be free.
+    Free,
+    /// A release has granted it to the waiter.
+    Granted(PushedGrant),
     /// An operator wants a lock back. `taken`: it has gone to somebody else already.
     Revoked { owner: Owner, reason: String, taken: bool },
 }
@@ -73,22 +72,19 @@ impl Notification {
     /// `taken OWNER REASON`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (what, rest) = text.split_once(' ')?;
-        let (first, rest) = rest.split_once(' ')?;
-        let key = |number: &str| Some(Key { two_part: first == "1", number: number.parse().ok()? });
         match what {
-            "free" => Some(Self::Free(key(rest)?)),
+            "free" => Some(Self::Free),
             "granted" => {
                 let words: Vec<_> = rest.split(' ').collect();
-                let [number, owner, token, until] = words[..] else { return None };
-                let owner = owner.parse().ok()?;
-                let grant = PushedGrant { owner, token: token.parse().ok()?, until: until.parse().ok()? };
-                Some(Self::Granted(key(number)?, grant))
+                let [_, _, owner, token, until] = words[..] else { return None };
+                let (owner, token, until) = (owner.parse().ok()?, token.parse().ok()?, until.parse().ok()?);
+                Some(Self::Granted(PushedGrant { owner, token, until }))
             }
-            "revoked" | "taken" => Some(Self::Revoked {
-                owner: first.parse().ok()?,
-                reason: rest.to_owned(),
-                taken: what == "taken",
-            }),
+            "revoked" | "taken" => {
+                let (owner, reason) = rest.split_once(' ')?;
+                let (owner, reason) = (owner.parse().ok()?, reason.to_owned());
+                Some(Self::Revoked { owner, reason, taken: what == "taken" })
+            }
             _ => None,
         }
     }
@@ -101,25 +97,25 @@ mod tests {
 
     #[test]
     fn a_notification_is_read_as_the_server_writes_it() {
-        let (owner, key) = (Owner::fresh(), Key::from((1, 42)));
+        let owner = Owner::fresh();
         let parse = |text: &str| Notification::parse(text);
-        assert_eq!(parse(&format!("free 1 {}", key.number)), Some(Notification::Free(key)));
-        let grant = PushedGrant { owner, token: 12, until: 34 };
+        assert_eq!(parse("free 1 42"), Some(Notification::Free));
         let pushed = format!("granted 0 5 {owner} 12 34");
-        assert_eq!(parse(&pushed), Some(Notification::Granted(Key::from(5), grant)));
+        let grant = PushedGrant { owner, token: 12, until: 34 };
+        assert_eq!(parse(&pushed), Some(Notification::Granted(grant)));
         let revoked = |taken| Some(Notification::Revoked { owner, reason: "go on".into(), taken });
         assert_eq!(parse(&format!("revoked {owner} go on")), revoked(false));
         assert_eq!(parse(&format!("taken {owner} go on")), revoked(true));
         for wrong in [
             "",
             "free",
-            "free 0 x",
             "granted 0 1",
             "granted 0 1 x 12 34",
             &format!("granted 0 1 {owner} 12"),
             &format!("granted 0 1 {owner} x 34"),
             &format!("{pushed} 5"),
             "revoked x y",
+            &format!("revoked {owner}"),
             "garbage 1 2",
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");
@@ -134,8 +130,7 @@ mod tests {
             let _ = Notification::parse(&text);
             let grant = PushedGrant { owner: Owner::fresh(), token, until };
             let pushed = format!("granted 0 {number} {} {token} {until}", grant.owner);
-            let read = Notification::Granted(Key::from(number), grant);
-            prop_assert_eq!(Notification::parse(&pushed), Some(read));
+            prop_assert_eq!(Notification::parse(&pushed), Some(Notification::Granted(grant)));
             prop_assert_eq!(Notification::parse(&format!("{pushed}{text}x")), None);
         }
     }

@@ -70,8 +70,8 @@ impl Config {
             Some(EARLIER) => Ok(Layout::Earlier),
             other => Err(Error::config(format!(
                 "{}: the schema {} is of layout {}, and this program knows layout {VERSION}; use one \
-                 version of \
-                 fencepost for all clients, or make another schema with `fencepost init` and `?schema=…`",
+                 version of fencepost for all clients, or make another schema with `fencepost init` and \
+                 `?schema=…`",
                 self.label,
                 quoted(&self.schema),
                 other.unwrap_or("(none)")
@@ -84,8 +84,7 @@ impl Config {
     pub(super) fn is_of_an_earlier_layout(&self) -> Error {
         Error::config(format!(
             "{}: the schema {} is of layout {EARLIER}, and this program needs layout {VERSION}; end the \
-             programs of \
-             the earlier version, then run `fencepost init` as the owner of the schema",
+             programs of the earlier version, then run `fencepost init` as the owner of the schema",
             self.label,
             quoted(&self.schema)
         ))
@@ -158,7 +157,7 @@ mod tests {
     fn the_migration_of_fences_refuses_strangers_the_same_way() {
         let words = |sql: &str| {
             let code = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
-            code.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+            code.flat_map(str::split_whitespace).collect::<String>()
         };
         let trust = TRUST.replace("@label@", "'fencepost_fence'");
         assert!(words(crate::fence::postgres::MIGRATION).contains(&words(&trust)));

@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
 use super::config::Config;
-use super::driver::{Backend, Connection};
+use super::driver::{Backend, Connection, quoted};
 use crate::Result;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::sync::lock;
@@ -92,6 +92,10 @@ impl Session {
             self.close();
         }
         rows
+    }
+
+    pub(super) async fn listen(&self, channel: &str) -> Result<(), tokio_postgres::Error> {
+        self.connection.client.batch_execute(&format!("LISTEN {}", quoted(channel))).await
     }
 
     pub(super) async fn ping(&self) -> Result<(), tokio_postgres::Error> {

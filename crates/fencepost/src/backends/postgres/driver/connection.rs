@@ -37,7 +37,7 @@ pub(crate) struct Connection {
 
 /// What a connection tells its owner unasked.
 pub(crate) enum Event<'a> {
-    Notification(&'a str),
+    Notification { channel: &'a str, payload: &'a str },
     Ended,
 }
 
@@ -91,8 +91,8 @@ impl std::fmt::Debug for Connection {
 async fn drive(messages: &mut Messages, on_event: &(impl Fn(Event<'_>) + Send + Sync)) {
     loop {
         match poll_fn(&mut *messages).await {
-            Some(Ok(AsyncMessage::Notification(notification))) => {
-                on_event(Event::Notification(notification.payload()));
+            Some(Ok(AsyncMessage::Notification(news))) => {
+                on_event(Event::Notification { channel: news.channel(), payload: news.payload() });
             }
             Some(Ok(_)) => {}
             end => {

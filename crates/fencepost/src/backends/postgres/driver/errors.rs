@@ -11,9 +11,8 @@ use crate::backends::postgres::config::Config;
 
 /// What to do about a pool.
 pub(super) const FIX: &str = "connect to PostgreSQL itself or through a pool in session mode; only \
-                              transaction-level \
-                              locks (`fencepost::postgres::lock_in_transaction`) work through a \
-                              transaction pool";
+                              transaction-level locks (`fencepost::postgres::lock_in_transaction`) work \
+                              through a transaction pool";
 
 /// How much of a server's words is repeated, in bytes.
 const MAX_TEXT: usize = 1024;

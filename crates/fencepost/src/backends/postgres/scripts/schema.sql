@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS @schema@.locks (
 
 ALTER TABLE @schema@.locks ADD COLUMN IF NOT EXISTS revoked_token bigint;
 
--- Who waits, one row a process and lock. Nothing of worth is lost with it.
+-- Who waits: one row for each lock and channel, which is each waiter. Nothing of worth is lost with it.
 CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.waiters (
     two_part boolean NOT NULL,
     key bigint NOT NULL,
