@@ -13,7 +13,7 @@ use super::driver::{errors, get};
 use super::hold::Held;
 use super::keys::Key;
 use super::monitor::{HeldKind, HeldRow};
-use super::record::{self, PushedGrant};
+use super::record;
 use super::session::{AdvisorySlot, Function, Session};
 use crate::backend::{Grant, Request, TryOutcome};
 use crate::runtime::clock::Moment;
@@ -109,10 +109,6 @@ impl Acquire {
         if is_known && slot.is_none() {
             return Err(self.no_room(&session));
         }
-        if let Some(channel) = &self.channel {
-            let listening = client.in_time(channel.listen(&session)).await?;
-            listening.map_err(|error| self.failed(&session, error))?;
-        }
         let (advisory, listed) = (slot.is_some(), self.entry.is_some());
         let channel = self.channel.as_ref().map(WaiterChannel::name);
         self.asked = Some((session.clone(), slot));
@@ -139,7 +135,15 @@ impl Acquire {
             &advisory,
         ];
         let (sent, limit) = (client.clock.now(), config.timeout.min(self.request.ttl));
-        let row = match client.ask(&session, limit, Function::Acquire, &arguments).await? {
+        // Sent first, but not waited for: if it fails, so does the request, or the next one repeats it.
+        let listen = async {
+            if let Some(channel) = &self.channel {
+                drop(channel.listen(&session).await);
+            }
+        };
+        let ask = client.ask(&session, limit, Function::Acquire, &arguments);
+        let (_, answer) = tokio::join!(biased; client.within(limit, listen), ask);
+        let row = match answer? {
             Ok(rows) => rows.into_iter().next(),
             // A waiter goes on: whoever has locked the row may be about to give the lock back.
             Err(error) if channel.is_some() && errors::is_locked(&error) => {
