@@ -21,8 +21,9 @@ use crate::wait::jittered;
 use crate::{Error, FencingToken, Holder, Result};
 
 /// How long a waiter sleeps at most before it asks again: while a lease holds the lock (its release is
-/// told), while a session without a lease does (nobody tells), and while it changes hands.
-const RECHECK: Duration = Duration::from_secs(1);
+/// told), while a session without a lease does (nobody tells), and while it changes hands. The first is
+/// shorter than `LISTED`, so that the server keeps the waiter's entry.
+const RECHECK: Duration = Duration::from_secs(2);
 const RECHECK_FOREIGN: Duration = Duration::from_millis(250);
 const RECHECK_MOVING: Duration = Duration::from_millis(50);
 
@@ -219,7 +220,7 @@ impl Acquire {
         let Some(push) = channel.news(most).await else { return Ok(None) };
         let Some(Entry { session, renewed: Some((sent, until)) }) = &self.entry else { return Ok(None) };
         let term = LISTED.min(self.request.ttl);
-        let in_time = self.client.clock.now() < sent.plus(term / 2);
+        let in_time = self.client.clock.now() < sent.plus(term * 2 / 3);
         if push.owner != self.request.owner() || push.until != *until || !in_time {
             return Ok(None);
         }
