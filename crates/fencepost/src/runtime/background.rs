@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use tokio::sync::{oneshot, watch};
-use tokio::task::AbortHandle;
 
 use crate::runtime::keeper::Keeper;
 use crate::runtime::sync::lock;
@@ -45,8 +44,8 @@ impl BackgroundTasks {
         let (sender, answer) = oneshot::channel();
         let rest = Rest::default();
         let job = Box::pin(async move { drop(sender.send(job.await)) });
-        let task = keeper.runtime().spawn(Job { job, _rest: rest.clone() }).abort_handle();
-        Spawned { answer, task, rest, background: self.clone() }
+        keeper.spawn(Job { job, _rest: rest.clone() });
+        Spawned { answer, rest, background: self.clone() }
     }
 
     /// Waits until there are none.
@@ -83,19 +82,8 @@ impl<F: Future<Output = ()>> Future for Job<F> {
 #[derive(Debug)]
 pub(crate) struct Spawned<T> {
     answer: oneshot::Receiver<T>,
-    task: AbortHandle,
     rest: Rest,
     background: BackgroundTasks,
-}
-
-impl<T> Spawned<T> {
-    pub(crate) fn is_finished(&self) -> bool {
-        self.task.is_finished()
-    }
-
-    pub(crate) fn abort(&self) {
-        self.task.abort();
-    }
 }
 
 impl<T> Future for Spawned<T> {

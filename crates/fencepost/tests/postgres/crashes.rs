@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks};
 use fencepost_testkit::postgres::Server;
 
-use crate::stage::{LONG, bounded, calm, take, until};
+use crate::harness::{LONG, bounded, calm, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_sits_out_a_crash() {

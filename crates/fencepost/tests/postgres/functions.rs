@@ -1,6 +1,6 @@
 //! The functions in the schema, called in an order that the library has to be unlucky for.
 
-use crate::stage::{Database, Psql, until};
+use crate::harness::{Database, Psql, until};
 
 /// A database with the schema, and a session in it that is told to do what the library's does.
 async fn session() -> (Database, Psql) {
@@ -13,7 +13,8 @@ async fn session() -> (Database, Psql) {
 /// Acquires the lock 7 for an owner and returns whether it was granted.
 fn acquire(psql: &mut Psql, owner: &str) -> bool {
     psql.ask(&format!(
-        "SELECT o_token IS NOT NULL FROM fencepost.acquire(pg_backend_pid(), false, 7, 'pg:7', '{owner}', 60000, 'host', 1, '', \
+        "SELECT o_token IS NOT NULL FROM fencepost.acquire(pg_backend_pid(), false, 7, 'pg:7', '{owner}', \
+         60000, 'host', 1, '', \
          fencepost.own_session(), 'channel', true, NULL, NULL, false, false, true)"
     )) == "t"
 }
@@ -27,7 +28,8 @@ fn release(psql: &mut Psql, owner: &str) -> bool {
 /// Renews the lock 7, and returns how it was lost.
 fn renew(psql: &mut Psql, owner: &str) -> String {
     psql.ask(&format!(
-        "SELECT coalesce((SELECT o_found FROM fencepost.renew(pg_backend_pid(), '{{f}}', '{{7}}', '{{{owner}}}', \
+        "SELECT coalesce((SELECT o_found FROM fencepost.renew(pg_backend_pid(), '{{f}}', '{{7}}', \
+         '{{{owner}}}', \
          '{{60000}}', '{{t}}') WHERE o_place > 0), 'renewed')"
     ))
 }
@@ -92,18 +94,23 @@ async fn a_transaction_does_not_overwrite_a_lease_that_is_renewed_just_in_time()
 async fn one_row_that_somebody_has_locked_is_left_out_of_a_renewal() {
     let (database, mut psql) = session().await;
     assert!(acquire(&mut psql, "one"));
-    psql.tell("SELECT o_token FROM fencepost.acquire(pg_backend_pid(), false, 8, 'pg:8', 'one', 60000, 'host', 1, '', \
-               fencepost.own_session(), 'channel', true, NULL, NULL, false, false, true)");
+    psql.tell(
+        "SELECT o_token FROM fencepost.acquire(pg_backend_pid(), false, 8, 'pg:8', 'one', 60000, \
+               'host', 1, '', \
+               fencepost.own_session(), 'channel', true, NULL, NULL, false, false, true)",
+    );
     psql.answer();
     let mut other = Psql::start(&database);
     other.tell("BEGIN");
     assert_eq!(other.ask("SELECT 1 FROM fencepost.locks WHERE key = 7 FOR UPDATE"), "1");
     // It would wait for ever otherwise.
     psql.tell("SET lock_timeout = '5s'");
-    let renew = "SELECT string_agg(o_place || ' ' || o_found, ',') FROM fencepost.renew(pg_backend_pid(), '{f,f}', '{7,8}', \
+    let renew = "SELECT string_agg(o_place || ' ' || o_found, ',') FROM fencepost.renew(pg_backend_pid(), \
+                 '{f,f}', '{7,8}', \
                  '{one,one}', '{600000,600000}', '{t,t}') WHERE o_place > 0";
     assert_eq!(psql.ask(renew), "1 locked");
-    let renewed = "SELECT string_agg(key::text, ',') FROM fencepost.locks WHERE ends > clock_timestamp() + interval '5 minutes'";
+    let renewed = "SELECT string_agg(key::text, ',') FROM fencepost.locks WHERE ends > clock_timestamp() + \
+                   interval '5 minutes'";
     assert_eq!(database.psql(renewed), "8");
     other.tell("ROLLBACK");
     assert_eq!(other.ask("SELECT 1"), "1");
@@ -115,7 +122,8 @@ async fn a_session_that_was_moved_to_another_backend_is_refused() {
     let (database, _psql) = session().await;
     let client = database.client().await;
     for call in [
-        "acquire(1, false, 7, 'pg:7', 'one', 60000, 'host', 1, '', '1 1', 'channel', true, NULL, NULL, false, false, true)",
+        "acquire(1, false, 7, 'pg:7', 'one', 60000, 'host', 1, '', '1 1', 'channel', true, NULL, NULL, \
+         false, false, true)",
         "release(1, false, 7, 'one', true, false, NULL)",
         "detach(1, false, 7, 'one', 60000, true, 'on')",
         "renew(1, '{f}', '{7}', '{one}', '{60000}', '{t}')",

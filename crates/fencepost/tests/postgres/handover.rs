@@ -1,10 +1,14 @@
-//! A release gives the lock to the first who waits, without being asked: a lease alone, that ends with its session all the same.
+//! A release gives the lock to the first who waits, without being asked: a lease alone, that ends with
+//! its session all the same.
+
+use std::future::poll_fn;
+use std::task::Poll;
 
 use fencepost::{Error, Guard, Locks, Loss, State};
 use fencepost_testkit::Proxy;
 use tokio::task::JoinHandle;
 
-use crate::stage::{Database, LONG, Psql, bounded, ms, patient, take, until};
+use crate::harness::{Database, LONG, Psql, bounded, ms, patient, take, until};
 
 /// Somebody who waits for `name`, known to the server and to itself.
 async fn waiter(database: &Database, locks: &Locks, name: &str) -> JoinHandle<Guard> {
@@ -147,6 +151,36 @@ async fn a_waiter_that_cannot_be_reached_keeps_the_lock_for_seconds_and_no_more(
     waits.abort();
     proxy.reset();
     next.extend().await.unwrap();
+    next.release().await.unwrap();
+    database.is_clear().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_not_polled_keeps_others_of_its_process_waiting_for_seconds_and_no_more() {
+    let database = Database::new();
+    let (one, two) = (database.locks().await, database.locks().await);
+    let held = take(&one, "a").await;
+    let lock = patient(&two, "a");
+    let mut unpolled = Box::pin(lock.acquire());
+    let waiters = || database.psql("SELECT count(*) FROM fencepost.waiters");
+    until("it is on the list", async || {
+        poll_fn(|context| {
+            assert!(unpolled.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        waiters() == "1"
+    })
+    .await;
+    let next = tokio::spawn({
+        let lock = patient(&two, "a");
+        async move { lock.acquire().await.unwrap() }
+    });
+    until("the next one is, too", async || waiters() == "2").await;
+    held.release().await.unwrap();
+    // Its ttl is ten minutes.
+    let next = bounded("the next one gets it", next).await.unwrap();
+    drop(unpolled);
     next.release().await.unwrap();
     database.is_clear().await;
 }
@@ -337,7 +371,8 @@ async fn one_who_asks_while_it_is_handed_over_is_not_entered_again() {
     let key = database.psql("SELECT key FROM fencepost.locks WHERE name = 'a'");
     let ask = |owner: &str, wait: &str| {
         format!(
-            "SELECT coalesce(o_state, 'granted') FROM fencepost.acquire(pg_backend_pid(), false, {key}, 'a', '{owner}', 60000, 'h', 1, '', \
+            "SELECT coalesce(o_state, 'granted') FROM fencepost.acquire(pg_backend_pid(), false, {key}, \
+             'a', '{owner}', 60000, 'h', 1, '', \
              's' || pg_backend_pid(), 'c', true, NULL, {wait}, false, true, true)"
         )
     };

@@ -1,11 +1,12 @@
-//! Others who may create functions and operators in this database, and in schemas that are on everybody's search_path.
+//! Others who may create functions and operators in this database, and in schemas that are on
+//! everybody's search_path.
 
 use fencepost::{Error, ForceRelease, Locks};
 
-use crate::stage::{Database, LONG, take};
+use crate::harness::{Database, LONG, take};
 
-/// Functions and operators that fit what is said in SQL better than those of the system, and where: schemas of the default
-/// search_path. Each notes who ran it.
+/// Functions and operators that fit what is said in SQL better than those of the system, and where:
+/// schemas of the default search_path. Each notes who ran it.
 const TRAPS: &[(&str, &str, &str)] = &[
     ("format", "text, integer, numeric", "text"),
     ("format", "text, integer, bigint", "text"),
@@ -31,8 +32,8 @@ const OPERATORS: &[(&str, &str, &str, &str)] = &[
     ("-", "numeric", "integer", "numeric"),
 ];
 
-/// A database in which anybody may create in `public`, a stranger who has filled it with traps, and a schema with the name of
-/// the superuser as well.
+/// A database in which anybody may create in `public`, a stranger who has filled it with traps, and a
+/// schema with the name of the superuser as well.
 struct Trapped {
     database: Database,
     stranger: String,
@@ -51,8 +52,10 @@ impl Trapped {
         for schema in ["public", "postgres"] {
             let mut trap = |name: &str, arguments: &str, result: &str| {
                 sql += &format!(
-                    "CREATE FUNCTION {schema}.\"{name}\"({arguments}) RETURNS {result} LANGUAGE plpgsql AS $$ BEGIN \
-                     INSERT INTO public.loot VALUES (current_user, '{name}({arguments})'); RETURN NULL; END $$;"
+                    "CREATE FUNCTION {schema}.\"{name}\"({arguments}) RETURNS {result} LANGUAGE plpgsql AS \
+                     $$ BEGIN \
+                     INSERT INTO public.loot VALUES (current_user, '{name}({arguments})'); RETURN NULL; \
+                     END $$;"
                 );
             };
             for (name, arguments, result) in TRAPS {
@@ -63,7 +66,8 @@ impl Trapped {
             }
             for (number, (name, left, right, _)) in OPERATORS.iter().enumerate() {
                 sql += &format!(
-                    "CREATE OPERATOR {schema}.{name} (LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = {schema}.trap_{number});"
+                    "CREATE OPERATOR {schema}.{name} (LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = \
+                     {schema}.trap_{number});"
                 );
             }
         }
@@ -117,7 +121,7 @@ async fn nothing_that_is_planted_on_the_search_path_is_run() {
         async move { lock.acquire().await.unwrap() }
     });
     let waiting = "SELECT count(*) FROM fencepost.waiters";
-    crate::stage::until("it waits", async || trapped.database.psql(waiting) == "1").await;
+    crate::harness::until("it waits", async || trapped.database.psql(waiting) == "1").await;
     guard.release().await.unwrap();
     let next = waits.await.unwrap();
     trapped.is_clean("release and hand over");
@@ -134,7 +138,8 @@ async fn nothing_that_is_planted_on_the_search_path_is_run() {
     // Of anybody's session, under its own search_path.
     let psql = |sql: &str| trapped.database.psql(sql);
     psql(
-        "BEGIN; SELECT fencepost.lock_in_transaction('c'), fencepost.try_lock_in_transaction('pg:1,42'); COMMIT",
+        "BEGIN; SELECT fencepost.lock_in_transaction('c'), fencepost.try_lock_in_transaction('pg:1,42'); \
+         COMMIT",
     );
     psql("SELECT fencepost.collect(), fencepost.backends_with(false, 1), fencepost.own_session()");
     trapped.is_clean("lock_in_transaction");
@@ -150,7 +155,10 @@ async fn tables_of_the_session_itself_are_not_taken_for_others() {
     database.locks().await.close().await;
     let client = database.client().await;
     client
-        .batch_execute("CREATE TEMP TABLE locks (LIKE fencepost.locks); CREATE TEMP TABLE pg_settings (name text, setting text)")
+        .batch_execute(
+            "CREATE TEMP TABLE locks (LIKE fencepost.locks); CREATE TEMP TABLE pg_settings \
+                        (name text, setting text)",
+        )
         .await
         .unwrap();
     let sql = "BEGIN; SELECT fencepost.lock_in_transaction('a')";
@@ -178,7 +186,8 @@ async fn a_schema_of_somebody_who_need_not_be_trusted_is_not_used() {
     let own = Locks::connect(&trapped.stranger_url()).await.unwrap();
     take(&own, "a").await.release().await.unwrap();
     database.psql(&format!(
-        "SET ROLE {stranger}; CREATE OR REPLACE FUNCTION fencepost.version() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN \
+        "SET ROLE {stranger}; CREATE OR REPLACE FUNCTION fencepost.version() RETURNS integer LANGUAGE \
+         plpgsql AS $$ BEGIN \
          INSERT INTO public.loot VALUES (current_user, 'version'); RETURN 2; END $$"
     ));
     let url = database.url();
@@ -192,12 +201,14 @@ async fn a_schema_of_somebody_who_need_not_be_trusted_is_not_used() {
     refused(&peer_url, stranger).await;
     trapped.is_clean("another user");
 
-    // Whoever owns the database is trusted, but not by superusers; and so is a role that one was made a member of.
+    // Whoever owns the database is trusted, but not by superusers; and so is a role that one was made a
+    // member of.
     database.psql(&format!("ALTER DATABASE {} OWNER TO {stranger}", database.name));
     refused(&url, stranger).await;
     trapped.is_clean("a superuser");
     database.psql(&format!(
-        "SET ROLE {stranger}; CREATE OR REPLACE FUNCTION fencepost.version() RETURNS integer LANGUAGE sql AS 'SELECT 2'; \
+        "SET ROLE {stranger}; CREATE OR REPLACE FUNCTION fencepost.version() RETURNS integer LANGUAGE sql \
+         AS 'SELECT 2'; \
          GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencepost TO {peer}"
     ));
     take(&Locks::connect(&peer_url).await.unwrap(), "a").await.release().await.unwrap();
@@ -225,7 +236,8 @@ async fn a_schema_in_which_a_stranger_has_a_say_is_not_used() {
     let fix = text.split_once("; ").unwrap().1;
     assert_eq!(fix, format!("REVOKE CREATE ON SCHEMA fencepost FROM {stranger}"));
     database.psql(&format!(
-        "SET ROLE {stranger}; CREATE FUNCTION fencepost.backends_with(text, text) RETURNS text LANGUAGE sql AS 'SELECT 1::text'"
+        "SET ROLE {stranger}; CREATE FUNCTION fencepost.backends_with(text, text) RETURNS text LANGUAGE \
+         sql AS 'SELECT 1::text'"
     ));
     database.psql(fix);
     assert!(refused(&url, stranger).await.contains("owns a function"));
@@ -236,9 +248,11 @@ async fn a_schema_in_which_a_stranger_has_a_say_is_not_used() {
     let revoke =
         format!("REVOKE TRIGGER, REFERENCES ON ALL TABLES IN SCHEMA fencepost FROM {stranger} CASCADE");
     database.psql(&format!(
-        "{grant}; SET ROLE {stranger}; CREATE FUNCTION public.spy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+        "{grant}; SET ROLE {stranger}; CREATE FUNCTION public.spy() RETURNS trigger LANGUAGE plpgsql AS $$ \
+         BEGIN \
          INSERT INTO public.loot VALUES (current_user, 'spy'); RETURN NEW; END $$; \
-         CREATE TRIGGER spy BEFORE INSERT OR UPDATE ON fencepost.locks FOR EACH ROW EXECUTE FUNCTION public.spy(); \
+         CREATE TRIGGER spy BEFORE INSERT OR UPDATE ON fencepost.locks FOR EACH ROW EXECUTE FUNCTION \
+         public.spy(); \
          RESET ROLE; {revoke}"
     ));
     assert!(refused(&url, stranger).await.contains("trigger"));
@@ -317,8 +331,8 @@ async fn default_privileges_give_nobody_more_than_locks_need() {
     take(&Locks::connect(&trapped.stranger_url()).await.unwrap(), "a").await.release().await.unwrap();
 }
 
-/// Types that are no words of SQL are looked up by the search_path as well, and a database may have one in which
-/// the system's come last. What a type checks runs as whoever uses it.
+/// Types that are no words of SQL are looked up by the search_path as well, and a database may have one
+/// in which the system's come last. What a type checks runs as whoever uses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_type_that_is_planted_on_the_search_path_is_not_used() {
     let trapped = Trapped::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fencepost::{Error, Locks, State};
 use fencepost_testkit::Proxy;
 
-use crate::stage::{Database, LONG, bounded, ms, patient, take, until};
+use crate::harness::{Database, LONG, bounded, ms, patient, take, until};
 
 /// A client over a link that has an acquire under way: granted at the server, and its answer held back.
 async fn unanswered(

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use fencepost::{Error, Locks};
 use fencepost_testkit::{Certificates, Folder, postgres::Server};
 
-use crate::stage::{Database, bounded, calm, take};
+use crate::harness::{Database, bounded, calm, take};
 
 const PASSWORD: &str = "correct-horse/battery";
 
@@ -172,7 +172,8 @@ async fn a_schema_of_the_earlier_layout_is_upgraded_by_init_and_by_nothing_else(
     // A lock that a program of the earlier version holds, and one that it has detached.
     let acquire = |number: u32, owner: &str| {
         format!(
-            "SELECT FROM fencepost.acquire(pg_backend_pid(), false, {number}, 'pg:{number}', '{owner}', 600000, 'h', 1, '', \
+            "SELECT FROM fencepost.acquire(pg_backend_pid(), false, {number}, 'pg:{number}', '{owner}', \
+             600000, 'h', 1, '', \
              fencepost.own_session(), 'c', true, NULL, NULL, false, false)"
         )
     };
@@ -245,7 +246,8 @@ async fn a_note_or_a_reason_with_a_nul_is_refused_before_it_is_sent() {
 fn ask_in_the_clear(server: &Server) {
     server.psql(
         "postgres",
-        "DO $$ BEGIN EXECUTE format('COPY (VALUES (''local all all trust''), (''host all postgres 127.0.0.1/32 trust''), \
+        "DO $$ BEGIN EXECUTE format('COPY (VALUES (''local all all trust''), (''host all postgres \
+         127.0.0.1/32 trust''), \
          (''host all all 127.0.0.1/32 password'')) TO %L', current_setting('hba_file')); END $$",
     );
     server.psql("postgres", "SELECT pg_reload_conf()");

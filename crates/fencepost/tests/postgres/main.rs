@@ -6,6 +6,7 @@
 mod crashes;
 mod functions;
 mod handover;
+mod harness;
 mod hostile;
 mod links;
 mod login;
@@ -14,6 +15,5 @@ mod pools;
 mod psql;
 mod room;
 mod sessions;
-mod stage;
 mod tokens;
 mod transactions;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencepost_testkit::LIMIT;
 
-use crate::stage::{Database, LONG, Room, bounded, take, until};
+use crate::harness::{Database, LONG, Room, bounded, take, until};
 
 const WAITERS: usize = 1_000;
 

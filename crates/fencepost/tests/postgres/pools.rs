@@ -1,10 +1,11 @@
-//! Pools that share connections between clients, where they cannot lose locks. Others are refused: row 39 of the scenarios.
+//! Pools that share connections between clients, where they cannot lose locks. Others are refused: row
+//! 39 of the scenarios.
 
 use fencepost::Locks;
 use fencepost::postgres::lock_in_transaction;
 use fencepost_testkit::postgres::{Bouncer, Pooling};
 
-use crate::stage::{Database, take};
+use crate::harness::{Database, take};
 
 #[tokio::test]
 async fn a_session_pool_is_as_good_as_the_server() {

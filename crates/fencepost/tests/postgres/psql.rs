@@ -3,7 +3,7 @@
 use fencepost::postgres::Key;
 use fencepost::{Error, Locks};
 
-use crate::stage::{Database, LONG, Psql, bounded, ms, patient, take, until};
+use crate::harness::{Database, LONG, Psql, bounded, ms, patient, take, until};
 
 /// A key as a name, and as psql writes it.
 fn keys() -> [(String, &'static str); 3] {

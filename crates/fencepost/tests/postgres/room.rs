@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks};
 use fencepost_testkit::postgres::Server;
 
-use crate::stage::{LONG, calm, ms, take, until};
+use crate::harness::{LONG, calm, ms, take, until};
 
 /// Ten locks for each of twenty connections: two hundred, and what the server has to spare.
 fn small() -> Server {
@@ -27,7 +27,8 @@ async fn more_locks_than_the_server_has_room_for_keep_nobody_out() {
     }
     assert_eq!(server.psql(&database, ADVISORY), QUOTA.to_string());
     let third = Locks::connect(&url).await.unwrap();
-    // Those with an advisory lock and those without exclude alike, also a client that has room, and a transaction.
+    // Those with an advisory lock and those without exclude alike, also a client that has room, and a
+    // transaction.
     for number in [0, QUOTA - 1, QUOTA, MORE - 1] {
         let name = number.to_string();
         for locks in [&locks, &rival, &third] {

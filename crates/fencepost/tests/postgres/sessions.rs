@@ -3,7 +3,7 @@
 use fencepost::{Error, Loss};
 use fencepost_testkit::Proxy;
 
-use crate::stage::{Database, LONG, Psql, SHORT, bounded, ms, patient, take, until};
+use crate::harness::{Database, LONG, Psql, SHORT, bounded, ms, patient, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_that_lost_its_session_gives_the_lease_back_when_it_goes() {
@@ -35,8 +35,10 @@ async fn an_error_after_the_advisory_lock_was_granted_leaves_nothing() {
         let database = Database::new();
         let locks = database.locks().await;
         database.psql(&format!(
-            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no room'; END $$; \
-             CREATE CONSTRAINT TRIGGER fail AFTER INSERT OR UPDATE ON fencepost.locks DEFERRABLE INITIALLY {when} \
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no \
+             room'; END $$; \
+             CREATE CONSTRAINT TRIGGER fail AFTER INSERT OR UPDATE ON fencepost.locks DEFERRABLE INITIALLY \
+             {when} \
              FOR EACH ROW EXECUTE FUNCTION fail()"
         ));
         let error = locks.lock("a").try_acquire().await.unwrap_err();
@@ -106,7 +108,8 @@ async fn an_operator_who_may_not_end_a_session_is_told_that_it_goes_on() {
     let guard = take(&locks, "a").await;
     let operators = fencepost::Locks::connect(&url(operator, database.server.addr())).await.unwrap();
     proxy.stall();
-    // Another user's session is ours to end only if we can tell that it is the one. The second time it has no lease left.
+    // Another user's session is ours to end only if we can tell that it is the one. The second time it
+    // has no lease left.
     for _ in 0..2 {
         let error = operators.force_release("a", fencepost::ForceRelease::now("stuck")).await.unwrap_err();
         assert!(matches!(error, Error::Config { .. }), "{error:?}");

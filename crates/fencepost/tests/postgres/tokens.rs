@@ -2,7 +2,7 @@
 
 use fencepost::Locks;
 
-use crate::stage::{Database, take};
+use crate::harness::{Database, take};
 
 #[tokio::test]
 async fn tokens_grow_when_the_row_was_collected() {

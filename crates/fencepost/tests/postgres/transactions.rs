@@ -4,7 +4,7 @@ use fencepost::postgres::{Key, Schema, lock_in_transaction, try_lock_in_transact
 use fencepost::{Error, FencingToken};
 use tokio_postgres::IsolationLevel;
 
-use crate::stage::{Database, SHORT, bounded, take};
+use crate::harness::{Database, SHORT, bounded, take};
 
 /// A database with the schema and one row to protect.
 async fn prepared() -> Database {

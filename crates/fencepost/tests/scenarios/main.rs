@@ -15,7 +15,7 @@
 #[path = "../etcd/stage.rs"]
 mod cluster;
 #[allow(dead_code)]
-#[path = "../postgres/stage.rs"]
+#[path = "../postgres/harness.rs"]
 mod database;
 #[allow(dead_code)]
 #[path = "../common/family.rs"]

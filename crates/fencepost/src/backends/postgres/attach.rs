@@ -1,293 +1,168 @@
-//! Locks by their handles: one statement each, on condition of owner and token. What outlives its session has nobody who
-//! would notice that a crash of the server took it back, so it is on disk before it is told.
+//! Handles: taking a detached lock over, renewing it and giving it back without holding it. Each is one
+//! call, on condition of owner and token. Nobody would notice that a crash of the server took such a
+//! lease back, so it is on disk before it is told.
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use tokio::sync::Mutex;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 
-use super::hold::why;
-use super::hub::{Hub, milliseconds};
-use super::key::Key;
-use super::session::{Bond, Session};
-use super::wire::get;
-use crate::backend::{Grant, Hold, Renewal, Request};
+use super::client::{Client, milliseconds, undo_backoff};
+use super::driver::get;
+use super::hold::Held;
+use super::keys::Key;
+use super::monitor::{HeldKind, HeldRow};
+use super::record;
+use super::session::{Function, Session};
+use crate::backend::{Grant, Renewal, Request};
 use crate::{Error, FencingToken, Handle, Loss, Owner, Result};
 
-type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
-
-impl Hub {
-    /// Calls a function of the schema about a lock and its owner, over a session. Sent at the first poll.
-    async fn call_over(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        function: &str,
-        (key, owner): (Key, Owner),
-        more: &[Argument<'_>],
-    ) -> Result<Option<Row>> {
-        let owner = owner.to_string();
-        let mut arguments: Vec<Argument<'_>> = vec![
-            (&session.pid, Type::INT4),
-            (&key.two_part, Type::BOOL),
-            (&key.number, Type::INT8),
-            (&owner, Type::TEXT),
-        ];
-        arguments.extend(more.iter().cloned());
-        let places: Vec<_> = (1..=arguments.len()).map(|place| format!("${place}")).collect();
-        let sql = self.config.sql(&format!("SELECT * FROM @schema@.{function}({})", places.join(", ")));
-        let rows = session.ask_once(&self.clock, &sql, &arguments).await;
-        Ok(rows.map_err(|error| self.config.trouble(error))?.into_iter().next())
+/// Takes the lock over under the request's identity.
+pub(super) async fn attach(client: &Arc<Client>, handle: &Handle, request: &Request) -> Result<Grant> {
+    let (name, token) = (handle.name(), handle.token());
+    let key = Key::of(&client.config.schema, name.as_str());
+    let session = client.session().await?;
+    let sent = client.clock.now();
+    let take_over = TakeOver {
+        client: client.clone(),
+        key,
+        token,
+        from: handle.owner(),
+        to: request.owner(),
+        ttl: request.ttl,
+        note: request.note.to_string(),
+        channel: Some(client.channel.clone()),
+    };
+    let mut undo = Undo { session: Some(session.clone()), take_over };
+    let lost = client.in_time(undo.take_over.call(&session)).await??;
+    undo.session = None;
+    if let Some(why) = lost {
+        return Err(Error::lost(name, why));
     }
-
-    /// The same, within the store's timeout.
-    async fn call(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        function: &str,
-        lock: (Key, Owner),
-        more: &[Argument<'_>],
-    ) -> Result<Option<Row>> {
-        let sent = self.clock.now();
-        let answer = self.in_time(self.call_over(session, function, lock, more)).await;
-        if answer.is_err() {
-            self.suspect(session, sent);
-        }
-        answer?
-    }
-
-    /// Turns a held lock into a lease alone: `None`, or how it was lost.
-    pub(super) async fn detach(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        bond: &Bond,
-        term: Duration,
-        unlock: bool,
-    ) -> Result<Option<Loss>> {
-        let term = milliseconds(term);
-        let more: [Argument<'_>; 3] =
-            [(&term, Type::INT8), (&unlock, Type::BOOL), (&session.commit, Type::TEXT)];
-        self.verdict(self.call(session, "detach", (bond.key, bond.owner), &more).await?)
-    }
-
-    pub(super) async fn attach(self: &Arc<Self>, handle: &Handle, request: &Request) -> Result<Grant> {
-        let name = handle.name();
-        let lock = self.lock_of(handle);
-        let session = self.session().await?;
-        let sent = self.clock.now();
-        let heir = Heir {
-            owner: request.owner(),
-            ttl: request.ttl,
-            note: &request.note,
-            channel: Some(&self.channel),
-        };
-        let mut undo = Undo::new(self, &session, handle, request);
-        let answer = self.in_time(self.hand_on(&session, lock, handle.token(), heir)).await;
-        if answer.is_err() {
-            self.suspect(&session, sent);
-        }
-        let lost = answer??;
-        undo.armed = false;
-        if let Some(why) = lost {
-            return Err(Error::lost(name, why));
-        }
-        let until = sent.plus(request.ttl);
-        let bond =
-            Bond::new(lock.0, name.clone(), request.owner(), request.signal.clone(), None, None, until);
-        Ok(Grant {
-            identity: request.identity,
-            token: handle.token(),
-            sent,
-            term: Some(request.ttl),
-            pushed: false,
-            hold: Attached::new(self, bond, handle.token()),
-        })
-    }
-
-    async fn hand_on(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        lock: (Key, Owner),
-        token: FencingToken,
-        heir: Heir<'_>,
-    ) -> Result<Option<Loss>> {
-        let (token, owner, term) = (number(token), heir.owner.to_string(), milliseconds(heir.ttl));
-        let (host, process) = (crate::identity::host(), std::process::id().cast_signed());
-        let more: [Argument<'_>; 8] = [
-            (&token, Type::INT8),
-            (&owner, Type::TEXT),
-            (&term, Type::INT8),
-            (&host, Type::TEXT),
-            (&process, Type::INT4),
-            (&heir.note, Type::TEXT),
-            (&heir.channel, Type::TEXT),
-            (&session.commit, Type::TEXT),
-        ];
-        self.verdict(self.call_over(session, "attach", lock, &more).await?)
-    }
-
-    pub(super) async fn renew_detached(self: &Arc<Self>, handle: &Handle, term: Duration) -> Result<Renewal> {
-        self.renew_lease(self.lock_of(handle), handle.token(), term).await
-    }
-
-    async fn renew_lease(
-        self: &Arc<Self>,
-        lock: (Key, Owner),
-        token: FencingToken,
-        term: Duration,
-    ) -> Result<Renewal> {
-        let session = self.session().await?;
-        let (token, term_ms) = (number(token), milliseconds(term));
-        let more: [Argument<'_>; 3] =
-            [(&token, Type::INT8), (&term_ms, Type::INT8), (&session.commit, Type::TEXT)];
-        let sent = self.clock.now();
-        let row = self.call(&session, "renew_detached", lock, &more).await?;
-        Ok(match self.verdict(row)? {
-            None => Renewal::Renewed { sent, term: Some(term) },
-            Some(why) => Renewal::Lost(why),
-        })
-    }
-
-    pub(super) async fn release_detached(self: &Arc<Self>, handle: &Handle) -> Result<bool> {
-        self.release_lease(self.lock_of(handle), handle.token()).await
-    }
-
-    async fn release_lease(self: &Arc<Self>, lock: (Key, Owner), token: FencingToken) -> Result<bool> {
-        let (session, token) = (self.session().await?, number(token));
-        let more: [Argument<'_>; 2] = [(&token, Type::INT8), (&session.commit, Type::TEXT)];
-        let row = self.call(&session, "release_detached", lock, &more).await?;
-        self.queue.hint(lock.0);
-        Ok(row.and_then(|row| get(&row, 0)).unwrap_or(false))
-    }
-
-    fn lock_of(&self, handle: &Handle) -> (Key, Owner) {
-        (Key::of(&self.config.schema, handle.name().as_str()), handle.owner())
-    }
-
-    /// How a lock was lost, if it was.
-    fn verdict(&self, row: Option<Row>) -> Result<Option<Loss>> {
-        let row = row.ok_or_else(|| self.config.unavailable("an answer without a row"))?;
-        Ok(get::<&str>(&row, 0).map(|found| why(Some(found), get(&row, 1))))
-    }
+    let row = HeldRow {
+        key,
+        name: name.clone(),
+        owner: request.owner(),
+        signal: request.signal.clone(),
+        kind: HeldKind::Attached(Handle::new(name.clone(), request.identity, token)),
+        until: Mutex::new(sent.plus(request.ttl)),
+    };
+    Ok(Grant {
+        identity: request.identity,
+        token,
+        sent,
+        term: Some(request.ttl),
+        pushed: false,
+        hold: Held::new(client, row),
+    })
 }
 
-/// An attached lock: a lease that ends with no session. Its guard lives through a crash of the server, so the
-/// server has on disk whatever it has told the guard.
-#[derive(Debug)]
-struct Attached {
-    hub: Arc<Hub>,
-    /// Known to the store, which hears of revocations.
-    bond: Arc<Bond>,
+pub(super) async fn renew(client: &Arc<Client>, handle: &Handle, term: Duration) -> Result<Renewal> {
+    let (session, key) = (client.session().await?, Key::of(&client.config.schema, handle.name().as_str()));
+    let (owner, token) = (handle.owner().to_string(), record::number(handle.token()));
+    let (backend, term_ms) = (&session.backend, milliseconds(term));
+    let arguments: [&(dyn ToSql + Sync); 7] =
+        [&backend.pid, &key.two_part, &key.number, &owner, &token, &term_ms, &backend.commit];
+    let sent = client.clock.now();
+    let found = client.call(&session, Function::RenewDetached, &arguments).await?;
+    Ok(match loss(client, found)? {
+        None => Renewal::Renewed { sent, term: Some(term) },
+        Some(why) => Renewal::Lost(why),
+    })
+}
+
+pub(super) async fn release(client: &Arc<Client>, handle: &Handle) -> Result<bool> {
+    let (session, key) = (client.session().await?, Key::of(&client.config.schema, handle.name().as_str()));
+    let (owner, token) = (handle.owner().to_string(), record::number(handle.token()));
+    let backend = &session.backend;
+    let arguments: [&(dyn ToSql + Sync); 6] =
+        [&backend.pid, &key.two_part, &key.number, &owner, &token, &backend.commit];
+    let found = client.call(&session, Function::ReleaseDetached, &arguments).await?;
+    Ok(found.and_then(|found| get(&found, 0)).unwrap_or(false))
+}
+
+/// How a lock was lost, if it was, by what `detach`, `attach` and `renew_detached` return.
+pub(super) fn loss(client: &Client, found: Option<Row>) -> Result<Option<Loss>> {
+    let found = found.ok_or_else(|| client.config.unavailable("an answer without a row"))?;
+    Ok(get::<&str>(&found, 0).map(|what| record::loss(Some(what), get(&found, 1))))
+}
+
+/// The change of a detached lock's owner.
+struct TakeOver {
+    client: Arc<Client>,
+    key: Key,
     token: FencingToken,
-    /// It is left to whoever attaches it next: a release that comes later must not touch it.
-    detached: Mutex<bool>,
-}
-
-impl Attached {
-    fn new(hub: &Arc<Hub>, bond: Arc<Bond>, token: FencingToken) -> Arc<Self> {
-        hub.bonds.insert(&bond, hub.clock.now());
-        Arc::new(Self { hub: hub.clone(), bond, token, detached: Mutex::default() })
-    }
-
-    fn lock(&self) -> (Key, Owner) {
-        (self.bond.key, self.bond.owner)
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        self.hub.bonds.remove(&self.bond);
-    }
-}
-
-#[async_trait]
-impl Hold for Attached {
-    async fn renew(&self, term: Duration) -> Result<Renewal> {
-        let renewal = self.hub.renew_lease(self.lock(), self.token, term);
-        self.hub.within(self.hub.patience(term), renewal).await?
-    }
-
-    async fn release(&self) -> Result<bool> {
-        let detached = self.detached.lock().await;
-        if *detached {
-            return Ok(true);
-        }
-        self.hub.release_lease(self.lock(), self.token).await
-    }
-
-    async fn detach(&self, term: Duration) -> Result<Renewal> {
-        let mut detached = self.detached.lock().await;
-        let renewal = self.hub.renew_lease(self.lock(), self.token, term).await?;
-        *detached = matches!(renewal, Renewal::Renewed { .. });
-        Ok(renewal)
-    }
-
-    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-/// Who gets a lock.
-struct Heir<'a> {
-    owner: Owner,
+    from: Owner,
+    to: Owner,
     ttl: Duration,
-    note: &'a str,
-    channel: Option<&'a str>,
+    note: String,
+    channel: Option<String>,
+}
+
+impl TakeOver {
+    /// Sent at the first poll.
+    async fn call(&self, session: &Arc<Session>) -> Result<Option<Loss>> {
+        let (from, to) = (self.from.to_string(), self.to.to_string());
+        let (token, term, host) =
+            (record::number(self.token), milliseconds(self.ttl), crate::identity::host());
+        let process = std::process::id().cast_signed();
+        let arguments: [&(dyn ToSql + Sync); 12] = [
+            &session.backend.pid,
+            &self.key.two_part,
+            &self.key.number,
+            &from,
+            &token,
+            &to,
+            &term,
+            &host,
+            &process,
+            &self.note,
+            &self.channel,
+            &session.backend.commit,
+        ];
+        let rows = session.call(Function::Attach, &arguments).await;
+        let rows = rows.map_err(|error| self.client.config.error(error))?;
+        loss(&self.client, rows.into_iter().next())
+    }
+
+    /// The way back, which lengthens nothing.
+    fn back(&self) -> Self {
+        let (client, note) = (self.client.clone(), String::new());
+        Self { client, note, from: self.to, to: self.from, ttl: Duration::ZERO, channel: None, ..*self }
+    }
 }
 
 /// Makes the handle good again if nobody learns how an attach went: whoever has the handle has the lock.
 struct Undo {
-    hub: Arc<Hub>,
-    session: Arc<Session>,
-    from: (Key, Owner),
-    to: Owner,
-    token: FencingToken,
-    ttl: Duration,
-    armed: bool,
-}
-
-impl Undo {
-    fn new(hub: &Arc<Hub>, session: &Arc<Session>, handle: &Handle, request: &Request) -> Self {
-        let (key, to) = hub.lock_of(handle);
-        let (hub, session, from) = (hub.clone(), session.clone(), (key, request.owner()));
-        Self { hub, session, from, to, token: handle.token(), ttl: request.ttl, armed: true }
-    }
+    /// The session that was asked, until it has answered.
+    session: Option<Arc<Session>>,
+    take_over: TakeOver,
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if !self.armed {
-            return;
-        }
-        let (hub, asked, from, to) = (self.hub.clone(), self.session.clone(), self.from, self.to);
-        let (token, ttl) = (self.token, self.ttl);
+        let Some(asked) = self.session.take() else { return };
+        let (back, ttl) = (self.take_over.back(), self.take_over.ttl);
+        let client = back.client.clone();
         let mut undo = Box::pin(async move {
-            // Lengthens nothing.
-            let heir = || Heir { owner: to, ttl: Duration::ZERO, note: "", channel: None };
-            let mut done = hub.hand_on(&asked, from, token, heir()).await.is_ok();
-            let mut pause = Duration::from_millis(20);
-            while !done && pause < ttl {
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-                // The session that was asked is gone. It may carry the attach out yet, so this looks until it finds it.
-                if let Ok(session) = hub.session().await {
-                    done = matches!(hub.hand_on(&session, from, token, heir()).await, Ok(None));
+            let client = &back.client;
+            let (end, mut backoff) = (client.clock.now().plus(ttl), undo_backoff());
+            let mut done = back.call(&asked).await.is_ok();
+            while !done && client.clock.now() < end {
+                backoff.sleep().await;
+                // The session that was asked is gone. It may carry the attach out yet, so this looks
+                // until it finds it.
+                if let Ok(session) = client.session().await {
+                    done = matches!(back.call(&session).await, Ok(None));
                 }
             }
-            hub.close_again();
+            client.close_again();
         });
         // Sent here and now: before whatever is asked next over the same session.
         if undo.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.hub.background.spawn(&self.hub.keeper(), undo);
+            client.background.spawn(&client.keeper(), undo);
         }
     }
-}
-
-/// A token below 2^53 is a `bigint`.
-fn number(token: FencingToken) -> i64 {
-    i64::try_from(token.get()).unwrap_or(i64::MAX)
 }

@@ -4,9 +4,53 @@ use std::time::Duration;
 
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 
+use crate::backends::common::parameter::Parameter;
 use crate::backends::common::tls::TlsFiles;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
+
+/// The parameters of the URL, beside the `ttl` that every store has.
+#[cfg_attr(not(test), allow(dead_code))] // until the registry reads it
+pub(super) const PARAMETERS: &[Parameter] = &[
+    Parameter::new("timeout", "2s", "How long one round trip or connect may take"),
+    Parameter::new("schema", "fencepost", "Where the tables are; each schema is a space of names of its own"),
+    Parameter::new(
+        "lock_delay",
+        "lease",
+        "What a session that ends leaves behind: its leases, or nothing with `0`, so that locks are free \
+         at once and a holder may learn that late",
+    ),
+    Parameter::new(
+        "durable",
+        "no",
+        "With `yes`, a grant or renewal is on disk, and on the standbys that the server waits for, before \
+         it counts",
+    ),
+    Parameter::new(
+        "sequence",
+        "",
+        "The sequence that tokens come from instead of the clock, with its schema as in `public.fence`; \
+         implies `durable=yes`",
+    ),
+    Parameter::new("host", "", "The folder of a unix socket, as in `postgres:///app?host=/run/postgresql`"),
+    Parameter::new("port", "5432", "The number of that socket"),
+    Parameter::new(
+        "sslmode",
+        "prefer",
+        "TLS: `prefer` if the server has it, whoever it is; `require` and `verify-full` with a checked \
+         certificate; `disable`",
+    ),
+    Parameter::new(
+        "allow",
+        "",
+        "`cleartext` sends the password as it is to a server that asks for that and has not proved who it is",
+    ),
+    Parameter::new("ca", "", "The file of the authorities to trust instead of the system's"),
+    Parameter::new("cert", "", "The file of our own certificate"),
+    Parameter::new("key", "", "The file of its key"),
+    Parameter::new("server_name", "", "The name in the server's certificate, if it is not the host's"),
+    Parameter::new("application_name", "fencepost", "What `pg_stat_activity` shows"),
+];
 
 pub(super) const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -58,7 +102,8 @@ impl Config {
         let sequence = url.take("sequence").filter(|name| !name.is_empty());
         if sequence.is_some() && durable == Some(false) {
             return Err(Error::invalid(
-                "`sequence` goes with `durable=yes`: without, a crash takes numbers of the sequence back, and tokens repeat",
+                "`sequence` goes with `durable=yes`: without, a crash takes numbers of the sequence back, \
+                 and tokens repeat",
             ));
         }
         if sequence.as_ref().is_some_and(|name| !name.contains('.')) {
@@ -130,8 +175,8 @@ impl Config {
             (None, false) => {}
             _ => {
                 return Err(Error::invalid(
-                    "a postgres URL names a server, as in `postgres://user@localhost/database`, or the folder of its \
-                     socket, as in `postgres:///database?host=/run/postgresql`",
+                    "a postgres URL names a server, as in `postgres://user@localhost/database`, or the \
+                     folder of its socket, as in `postgres:///database?host=/run/postgresql`",
                 ));
             }
         }
@@ -154,7 +199,7 @@ impl Config {
             .keepalives_interval(KEEPALIVE / 2)
             .keepalives_retries(2)
             .tcp_user_timeout(USER_TIMEOUT);
-        // There is no TLS on unix sockets. Elsewhere the driver leaves it to `Login`, by taking that for TLS itself.
+        // Unix sockets have no TLS. Elsewhere the crate takes `Login` for TLS, and leaves it to that.
         if server.get_hosts().iter().all(|host| matches!(host, Host::Unix(_))) {
             server.ssl_mode(SslMode::Disable);
         } else {
@@ -163,8 +208,8 @@ impl Config {
         Ok(server)
     }
 
-    /// Encryption without a look at the certificate protects from nobody who can change packets: whoever asks for
-    /// TLS gets both. Whoever does not ask gets what the server has.
+    /// A URL that asks for TLS gets a checked certificate, too: encryption alone keeps out nobody who
+    /// can change packets. A URL that does not ask gets what the server has.
     fn encryption(url: &mut StoreUrl) -> Result<Encryption> {
         let modes = [("disable", 0), ("prefer", 1), ("require", 2), ("verify-full", 2)];
         match url.take_choice("sslmode", &modes)? {
@@ -233,10 +278,32 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "tls")]
+    #[test]
+    fn the_table_has_exactly_the_parameters_that_are_accepted() {
+        let socket = "postgres:///db?host=/run/p&sslmode=verify-full";
+        let refused = parse(&format!("{socket}&colour=red")).unwrap_err().to_string();
+        let mut known: Vec<_> = PARAMETERS.iter().map(|one| format!("`{}`", one.name)).collect();
+        known.sort_unstable();
+        assert!(refused.ends_with(&format!("known are {}", known.join(", "))), "{refused}");
+        let defaults = PARAMETERS.iter().filter(|one| !one.default.is_empty());
+        let pairs: Vec<_> = defaults.map(|one| format!("{}={}", one.name, one.default)).collect();
+        let spelled_out = parse(&format!("postgres:///db?host=/run/p&{}", pairs.join("&"))).unwrap();
+        let plain = parse("postgres:///db?host=/run/p&port=5432").unwrap();
+        assert_eq!(spelled_out.server, plain.server);
+        let rest = |config: &Config| {
+            (config.schema.clone(), config.timeout, config.delay, config.durable, config.cleartext)
+        };
+        assert_eq!(rest(&spelled_out), rest(&plain));
+        assert!(matches!(spelled_out.encryption, Encryption::Preferred));
+    }
+
     proptest! {
         #[test]
-        fn no_url_makes_it_panic_or_show_a_password(text in crate::url::tests::nearly_a_url("postgres|postgresql")) {
-            // What is behind the login may look like one, and is a host or a path then.
+        fn no_url_makes_it_panic_or_show_a_password(
+            text in crate::url::tests::nearly_a_url("postgres|postgresql"),
+        ) {
+            // What follows the login may look like one, and is a host or a path then.
             let shown = match parse(&text) {
                 Ok(config) => format!("{config:?}"),
                 Err(error) => error.to_string(),

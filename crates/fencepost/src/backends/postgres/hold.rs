@@ -1,4 +1,4 @@
-//! A lock held on PostgreSQL: how it is renewed, looked after and given back.
+//! A held lock: how it is renewed, given back, detached, and found to be lost.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -6,73 +6,56 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_postgres::types::ToSql;
 
-use super::hub::{Hub, milliseconds};
-use super::session::{Bond, Session};
-use super::wire::get;
+use super::attach;
+use super::client::{Client, milliseconds};
+use super::driver::get;
+use super::monitor::{HeldKind, HeldRow};
+use super::record;
+use super::session::{Function, Session};
 use crate::backend::{Hold, Renewal};
-use crate::backends::common::batch::Batches;
+use crate::backends::common::backoff::Backoff;
 use crate::runtime::sync::lock;
-use crate::{Error, Loss, Result};
+use crate::{Loss, Result};
 
 #[derive(Debug)]
 pub(super) struct Held {
-    hub: Arc<Hub>,
-    bond: Arc<Bond>,
+    client: Arc<Client>,
+    row: Arc<HeldRow>,
 }
 
 impl Held {
     /// From here on the lock is looked after.
-    pub(super) fn new(hub: &Arc<Hub>, bond: Arc<Bond>) -> Arc<Self> {
-        hub.bonds.insert(&bond, hub.clock.now());
-        Arc::new(Self { hub: hub.clone(), bond })
+    pub(super) fn new(client: &Arc<Client>, row: HeldRow) -> Arc<Self> {
+        let row = Arc::new(row);
+        client.held.insert(&row);
+        Arc::new(Self { client: client.clone(), row })
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.hub.bonds.remove(&self.bond);
+        // What was not given back stays with its session, which does that when the lease ends.
+        if self.row.session().is_none_or(|session| !session.is_usable()) {
+            self.client.held.remove(&self.row);
+        }
     }
 }
 
 #[async_trait]
 impl Hold for Held {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
-        let (result, answer) = oneshot::channel();
-        let hub = self.hub.clone();
-        self.hub.renewals.send(Waiting { bond: self.bond.clone(), term, result }, move |batch| {
-            hub.keeper().spawn(send(hub.clone(), batch));
-        });
-        answer.await.unwrap_or_else(|_| Err(self.hub.config.unavailable("the thread that renews has ended")))
+        renew(&self.client, &self.row, term).await
     }
 
     async fn release(&self) -> Result<bool> {
-        release(&self.hub, &self.bond).await
+        release(&self.client, &self.row).await
     }
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
-        let (bond, hub) = (&self.bond, &self.hub);
-        let Some(session) = bond.session.clone().filter(|session| session.is_usable()) else {
-            return Ok(Renewal::Lost(Loss::SessionEnded));
-        };
-        let sent = hub.clock.now();
-        // Before the request is on its way: a release that follows must not give back what this one does.
-        let unlock = bond.give_up() && bond.is_advisory();
-        match self.hub.detach(&session, bond, term, unlock).await {
-            Ok(None) => {
-                hub.bonds.remove(bond);
-                hub.queue.hint(bond.key);
-                Ok(Renewal::Renewed { sent, term: Some(term) })
-            }
-            Ok(Some(why)) => {
-                hub.bonds.keep(bond, hub.clock.now());
-                Ok(Renewal::Lost(why))
-            }
-            Err(error) => {
-                hub.bonds.keep(bond, hub.clock.now());
-                Err(error)
-            }
-        }
+        detach(&self.client, &self.row, term).await
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {
@@ -80,223 +63,185 @@ impl Hold for Held {
     }
 }
 
-/// Gives a lock back: `true` if it was still ours.
-pub(super) async fn release(hub: &Arc<Hub>, bond: &Arc<Bond>) -> Result<bool> {
-    let bound = bond.bound().filter(|session| session.is_usable()).cloned();
-    let session = match &bound {
-        Some(session) => session.clone(),
-        None => hub.session().await?,
-    };
-    let given_up = bound.is_some() && bond.give_up();
-    let unlock = given_up && bond.is_advisory();
-    let (sent, owner, key) = (hub.clock.now(), bond.owner.to_string(), bond.key);
-    let ended = bond.until() <= sent;
-    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
-        [&session.pid, &key.two_part, &key.number, &owner, &unlock, &ended, &None::<&str>];
-    let asked = hub.in_time(session.ask(&hub.clock, &session.statements.release, &arguments)).await;
-    if given_up && !matches!(asked, Ok(Ok(_))) {
-        hub.bonds.keep(bond, hub.clock.now());
+/// Renews a lock, together with others that are due. Most rows that somebody has locked are locked for a
+/// moment only.
+async fn renew(client: &Arc<Client>, row: &Arc<HeldRow>, term: Duration) -> Result<Renewal> {
+    let limit = client.patience(term);
+    if let HeldKind::Attached(handle) = &row.kind {
+        return client.within(limit, attach::renew(client, handle, term)).await?;
     }
-    let rows = match asked {
-        Ok(rows) => rows.map_err(|error| hub.config.trouble(error))?,
-        Err(error) => {
-            hub.suspect(&session, sent);
-            return Err(error);
+    let (start, mut backoff) = (client.clock.now(), Backoff::new(Duration::from_millis(5), limit / 4));
+    loop {
+        if row.is_orphaned() {
+            return Ok(Renewal::Lost(Loss::SessionEnded));
         }
-    };
-    hub.bonds.remove(bond);
-    let Some(row) = rows.first() else { return Ok(false) };
-    if get::<&str>(row, 1).is_none() {
-        // Nobody is on the list, but somebody of this process may be about to.
-        hub.queue.hint(key);
+        if client.held.get(row.owner).is_none() {
+            // The lease had ended, and the monitor has given it back.
+            return Ok(Renewal::Lost(Loss::Expired));
+        }
+        let (result, renewed) = oneshot::channel();
+        let request = RenewalRequest { row: row.clone(), term, result };
+        let sender = client.clone();
+        client.renewals.send(request, move |batch| {
+            sender.keeper().spawn(send(sender.clone(), batch));
+        });
+        let ended = |_| client.config.unavailable("the thread that renews has ended");
+        if let Some(renewal) = renewed.await.map_err(ended)?? {
+            return Ok(renewal);
+        }
+        if client.clock.now().since(start) > limit {
+            let why = format!("somebody has locked the row of lock `{}`", row.name);
+            return Err(client.config.unavailable(why));
+        }
+        backoff.sleep().await;
     }
-    Ok(get(row, 0).unwrap_or(false))
 }
 
-/// Renewals that go to the server together.
-pub(super) type Renewals = Batches<Waiting>;
+/// Gives a lock back: `true` if it was still ours. Once too often does no harm: the server looks whose it is.
+pub(super) async fn release(client: &Arc<Client>, row: &Arc<HeldRow>) -> Result<bool> {
+    let own = match &row.kind {
+        HeldKind::OfSession(session, _) => session,
+        HeldKind::Attached(handle) => return attach::release(client, handle).await,
+    };
+    // Without its session, the lock is a lease alone.
+    let session = if own.is_usable() { own.clone() } else { client.session().await? };
+    let unlock = row.is_advisory() && row.is_on(&session);
+    let ended = row.until() <= client.clock.now();
+    let owner = row.owner.to_string();
+    let arguments: [&(dyn ToSql + Sync); 7] =
+        [&session.backend.pid, &row.key.two_part, &row.key.number, &owner, &unlock, &ended, &None::<&str>];
+    let found = client.call(&session, Function::Release, &arguments).await?;
+    client.held.remove(row);
+    Ok(found.and_then(|found| get(&found, 0)).unwrap_or(false))
+}
 
+/// Gives back a lock whose lease has ended, or that somebody has taken. Its guard knows that by itself.
+pub(super) fn give_back(client: &Arc<Client>, row: Arc<HeldRow>) -> JoinHandle<()> {
+    let (keeper, client) = (client.keeper(), client.clone());
+    keeper.runtime().spawn(async move {
+        if let Err(error) = release(&client, &row).await {
+            tracing::debug!(name = %row.name, %error, "giving an ended lock back failed");
+        }
+    })
+}
+
+/// Turns a lock into a lease alone.
+async fn detach(client: &Arc<Client>, row: &Arc<HeldRow>, term: Duration) -> Result<Renewal> {
+    let session = match &row.kind {
+        HeldKind::OfSession(session, _) => session,
+        HeldKind::Attached(handle) => return attach::renew(client, handle, term).await,
+    };
+    if !session.is_usable() {
+        return Ok(Renewal::Lost(Loss::SessionEnded));
+    }
+    let (sent, unlock) = (client.clock.now(), row.is_advisory());
+    let (owner, term_ms) = (row.owner.to_string(), milliseconds(term));
+    let arguments: [&(dyn ToSql + Sync); 7] = [
+        &session.backend.pid,
+        &row.key.two_part,
+        &row.key.number,
+        &owner,
+        &term_ms,
+        &unlock,
+        &session.backend.commit,
+    ];
+    let found = client.call(session, Function::Detach, &arguments).await?;
+    Ok(match attach::loss(client, found)? {
+        Some(why) => Renewal::Lost(why),
+        None => {
+            client.held.remove(row);
+            Renewal::Renewed { sent, term: Some(term) }
+        }
+    })
+}
+
+/// A renewal that waits to be sent with others.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    bond: Arc<Bond>,
+pub(super) struct RenewalRequest {
+    row: Arc<HeldRow>,
     term: Duration,
-    result: oneshot::Sender<Result<Renewal>>,
+    /// `None`: somebody has locked the row.
+    result: oneshot::Sender<Result<Option<Renewal>>>,
 }
 
 /// Sends a batch: all locks of one session in one request.
-async fn send(hub: Arc<Hub>, mut batch: Vec<Waiting>) {
-    while let Some(session) = batch.first().and_then(|one| one.bond.session.clone()) {
-        let (now, later) = batch.into_iter().partition(|one| one.bond.is_on(&session));
+async fn send(client: Arc<Client>, mut batch: Vec<RenewalRequest>) {
+    while let Some(session) = batch.first().and_then(|one| one.row.session().cloned()) {
+        let (now, later) = batch.into_iter().partition(|one| one.row.is_on(&session));
         batch = later;
-        let locked = send_over(&hub, &session, now).await;
-        if !locked.is_empty() {
-            hub.keeper().spawn(send_again(hub.clone(), session, locked));
-        }
+        send_over(&client, &session, now).await;
     }
 }
 
-/// Renews those whose row somebody has locked, apart from the rest. Most rows are locked for a moment only.
-async fn send_again(hub: Arc<Hub>, session: Arc<Session>, mut batch: Vec<Waiting>) {
-    let (start, mut pause) = (hub.clock.now(), Duration::from_millis(5));
-    while let Some(limit) = patience(&hub, &batch) {
-        if hub.clock.now().since(start) + pause > limit {
-            for one in batch {
-                let why = format!("somebody has locked the row of lock `{}`", one.bond.name);
-                let _ = one.result.send(Err(hub.config.unavailable(why)));
-            }
-            return;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(100));
-        batch = send_over(&hub, &session, batch).await;
-    }
-}
-
-/// How long the renewals of a batch can wait. `None` for none.
-fn patience(hub: &Hub, batch: &[Waiting]) -> Option<Duration> {
-    batch.iter().map(|one| one.term).min().map(|shortest| hub.patience(shortest))
-}
-
-fn fail(batch: Vec<Waiting>, error: &Error) {
+async fn send_over(client: &Arc<Client>, session: &Arc<Session>, batch: Vec<RenewalRequest>) {
+    let limit = client.patience(batch.iter().map(|one| one.term).min().unwrap_or_default());
+    let sent = client.clock.now();
+    let rows: Vec<_> = batch.iter().map(|one| one.row.clone()).collect();
+    let terms: Vec<_> = batch.iter().map(|one| Some(milliseconds(one.term))).collect();
+    let mut states = check_rows(client, session, limit, &rows, &terms).await.map(Vec::into_iter);
     for one in batch {
-        let _ = one.result.send(Err(error.copy()));
-    }
-}
-
-/// Returns those whose row somebody has locked.
-async fn send_over(hub: &Arc<Hub>, session: &Arc<Session>, batch: Vec<Waiting>) -> Vec<Waiting> {
-    let (live, ended): (Vec<_>, Vec<_>) =
-        batch.into_iter().partition(|one| session.is_usable() && one.bond.bound().is_some());
-    let why = if session.is_usable() { Loss::Expired } else { Loss::SessionEnded };
-    for one in ended {
-        let _ = one.result.send(Ok(Renewal::Lost(why.clone())));
-    }
-    let Some(limit) = patience(hub, &live) else { return Vec::new() };
-    let sent = hub.clock.now();
-    let bonds: Vec<_> = live.iter().map(|one| one.bond.clone()).collect();
-    let terms: Vec<_> = live.iter().map(|one| Some(milliseconds(one.term))).collect();
-    let answer = tokio::time::timeout(limit, ask(hub, session, &bonds, &terms)).await.unwrap_or_else(|_| {
-        hub.suspect(session, sent);
-        Err(hub.config.unavailable(format!("no answer within {}", crate::format_duration(limit))))
-    });
-    let states = match answer {
-        Ok(states) => states,
-        Err(error) => {
-            fail(live, &error);
-            return Vec::new();
-        }
-    };
-    let mut locked = Vec::new();
-    for (one, state) in live.into_iter().zip(states) {
-        let renewal = match state {
-            State::Locked => {
-                locked.push(one);
-                continue;
-            }
-            State::Lost(why) => Renewal::Lost(why),
-            State::Fine => {
-                let mut until = lock(&one.bond.until);
-                *until = (*until).max(sent.plus(one.term));
-                Renewal::Renewed { sent, term: Some(one.term) }
-            }
-        };
-        let _ = one.result.send(Ok(renewal));
-    }
-    locked
-}
-
-/// Asks the server whether the locks of a session are still there, without renewing them.
-pub(super) fn look_after(hub: &Arc<Hub>, session: &Arc<Session>, bonds: Vec<Arc<Bond>>) {
-    let (hub, session) = (hub.clone(), session.clone());
-    hub.keeper().spawn(async move {
-        let sent = hub.clock.now();
-        let terms = vec![None; bonds.len()];
-        match hub.in_time(ask(&hub, &session, &bonds, &terms)).await {
-            Ok(Ok(states)) => {
-                for (bond, state) in bonds.iter().zip(states) {
-                    if let State::Lost(why) = state {
-                        bond.signal.raise(why);
-                        hub.queue.hint(bond.key);
-                    }
+        let renewal = match &mut states {
+            Err(error) => Err(error.copy()),
+            Ok(states) => Ok(match states.next() {
+                Some(RowState::Lost(why)) => Some(Renewal::Lost(why)),
+                Some(RowState::Ours) => {
+                    let mut until = lock(&one.row.until);
+                    *until = (*until).max(sent.plus(one.term));
+                    Some(Renewal::Renewed { sent, term: Some(one.term) })
                 }
-            }
-            Ok(Err(error)) => tracing::debug!(%error, "looking after locks failed"),
-            Err(_) => hub.suspect(&session, sent),
-        }
-    });
+                Some(RowState::Locked) | None => None,
+            }),
+        };
+        let _ = one.result.send(renewal);
+    }
 }
 
-/// What a lock was found like.
+/// What a row was found to be.
 #[derive(Clone)]
-enum State {
-    Fine,
+pub(super) enum RowState {
+    Ours,
     Lost(Loss),
-    /// Somebody has locked its row.
+    /// Somebody has locked it, so it was not renewed.
     Locked,
 }
 
-/// Renews locks, or looks after them where there is no term.
-async fn ask(
-    hub: &Arc<Hub>,
+/// Renews the locks of a session, or looks whether they are still there where there is no term.
+pub(super) async fn check_rows(
+    client: &Arc<Client>,
     session: &Arc<Session>,
-    bonds: &[Arc<Bond>],
+    limit: Duration,
+    rows: &[Arc<HeldRow>],
     terms: &[Option<i64>],
-) -> Result<Vec<State>> {
-    let two_parts: Vec<bool> = bonds.iter().map(|bond| bond.key.two_part).collect();
-    let keys: Vec<i64> = bonds.iter().map(|bond| bond.key.number).collect();
-    let owners: Vec<String> = bonds.iter().map(|bond| bond.owner.to_string()).collect();
-    let bound: Vec<bool> = bonds.iter().map(|bond| bond.is_advisory()).collect();
-    let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-        [&session.pid, &two_parts, &keys, &owners, &terms, &bound];
-    let rows = session.ask(&hub.clock, &session.statements.renew, &arguments).await;
-    let rows = rows.map_err(|error| hub.config.trouble(error))?;
-    let mut states = vec![State::Fine; bonds.len()];
-    for row in rows {
-        let place = get::<i32>(&row, 0).and_then(|place| usize::try_from(place).ok()).unwrap_or(0);
-        let (found, reason) = (get::<&str>(&row, 1), get::<&str>(&row, 2));
+) -> Result<Vec<RowState>> {
+    let two_parts: Vec<bool> = rows.iter().map(|row| row.key.two_part).collect();
+    let keys: Vec<i64> = rows.iter().map(|row| row.key.number).collect();
+    let owners: Vec<String> = rows.iter().map(|row| row.owner.to_string()).collect();
+    let advisory: Vec<bool> = rows.iter().map(|row| row.is_advisory()).collect();
+    let arguments: [&(dyn ToSql + Sync); 6] =
+        [&session.backend.pid, &two_parts, &keys, &owners, &terms, &advisory];
+    let found = client.ask(session, limit, Function::Renew, &arguments).await?;
+    let found = found.map_err(|error| client.config.error(error))?;
+    let mut states = vec![RowState::Ours; rows.len()];
+    for line in found {
+        let place = get::<i32>(&line, 0).and_then(|place| usize::try_from(place).ok()).unwrap_or(0);
+        let (what, reason) = (get::<&str>(&line, 1), get::<&str>(&line, 2));
         let Some(place) = place.checked_sub(1) else {
             if let Some(locks) = reason.and_then(|locks| locks.parse().ok()) {
-                session.room.saw(locks);
+                session.quota.saw(locks);
             }
             continue;
         };
-        let (Some(state), Some(bond)) = (states.get_mut(place), bonds.get(place)) else { continue };
-        if found == Some("locked") {
-            *state = State::Locked;
+        let (Some(state), Some(row)) = (states.get_mut(place), rows.get(place)) else { continue };
+        if what == Some("locked") {
+            *state = RowState::Locked;
             continue;
         }
-        let why = why(found, reason);
-        match why {
-            // It is not there to be given back.
-            Loss::SessionEnded => drop(bond.give_up()),
-            // The guard lets go when it has stopped its work.
-            Loss::ForceReleased { .. } => {}
-            _ => give_back(hub, bond),
+        let why = record::loss(what, reason);
+        if matches!(why, Loss::SessionEnded | Loss::Taken) {
+            // Nothing of it is left to be given back.
+            client.held.remove(row);
         }
-        *state = State::Lost(why);
+        *state = RowState::Lost(why);
     }
     Ok(states)
-}
-
-/// Gives a lock back whose lease has ended. Its guard knows that by itself; this lets others have it.
-pub(super) fn give_back(hub: &Arc<Hub>, bond: &Arc<Bond>) {
-    if bond.bound().is_none() {
-        return;
-    }
-    let (hub, bond) = (hub.clone(), bond.clone());
-    hub.keeper().spawn(async move {
-        if let Err(error) = release(&hub, &bond).await {
-            tracing::debug!(name = %bond.name, %error, "giving an ended lock back failed");
-        }
-    });
-}
-
-/// How the functions of the schema say that a lock was lost.
-pub(super) fn why(found: Option<&str>, reason: Option<&str>) -> Loss {
-    match found {
-        Some("unlocked") => Loss::SessionEnded,
-        Some("revoked") => Loss::ForceReleased { reason: reason.unwrap_or_default().to_owned() },
-        Some("ended") => Loss::Expired,
-        _ => Loss::Taken,
-    }
 }

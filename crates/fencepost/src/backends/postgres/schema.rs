@@ -4,20 +4,20 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::config::Config;
-use super::trouble::quoted;
+use super::driver::quoted;
 use crate::{Error, Result};
 
-const SQL: &str = include_str!("schema.sql");
+const SQL: &str = include_str!("scripts/schema.sql");
 
-/// Raises `FP020` if somebody whom the session's user need not trust could have it run code of theirs.
-const TRUST: &str = include_str!("trust.sql");
+/// Raises `FP020` if somebody whom the session's user need not trust could have it run their code.
+const TRUST: &str = include_str!("scripts/trust.sql");
 
-/// Comes before all else in a message on a fresh connection. Even a type is looked up by the search_path, and a
-/// database may have one in which those of others come first. It ends with the message or its transaction, so
-/// that a pool does not hand it to others.
+/// Comes first in a message on a fresh connection. Even a type is looked up by the search_path, and that
+/// of a database may put those of others first. It ends with the message or its transaction, so that a
+/// pool does not hand it on.
 const PIN: &str = "SET LOCAL search_path = pg_catalog, pg_temp;\n";
 
-/// What the functions in the schema are; another number means another layout.
+/// What `version()` in the schema returns; another number means another layout.
 const VERSION: &str = "2";
 
 /// The layout that `init` can upgrade.
@@ -25,50 +25,53 @@ const EARLIER: &str = "1";
 
 /// What of the schema there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Layout {
     Current,
     Earlier,
-    Nothing,
+    None,
 }
 
 impl Config {
-    /// Puts the name of the schema into SQL: `@schema@` is an identifier, `@label@` a literal, and `$$` becomes a
-    /// quote that the name cannot close. In one pass: nothing that the name brings in is looked at again.
+    /// Puts the name of the schema into SQL: `@schema@` is an identifier, `@label@` a literal, and `$$`
+    /// becomes a quote that the name cannot close. In one pass: nothing that the name brings in is
+    /// looked at again.
     pub(super) fn sql(&self, text: &str) -> String {
         fill(text, &self.schema)
     }
 
-    /// Refuses a schema in which somebody who need not be trusted could have code run by whoever uses it; `false` if there is
-    /// none. Nothing of it may be run then: it may be somebody else's in the next moment.
+    /// Refuses a schema in which somebody who need not be trusted could have code run by whoever uses
+    /// it. `false` if there is none: nothing of it may be run then, since it may be somebody else's in
+    /// the next moment.
     pub(crate) async fn can_trust(&self, client: &Client, schema: &str) -> Result<bool> {
         match client.batch_execute(&fill(&format!("{PIN}{TRUST}"), schema)).await {
             Ok(()) => Ok(true),
             Err(error) if is_missing(&error) => Ok(false),
-            Err(error) => Err(self.trouble(error)),
+            Err(error) => Err(self.error(error)),
         }
     }
 
     /// Looks for the schema, and refuses one of somebody who need not be trusted before any code of it runs.
-    pub(super) async fn find_schema(&self, client: &Client) -> Result<Found> {
+    pub(super) async fn layout(&self, client: &Client) -> Result<Layout> {
         if !self.can_trust(client, &self.schema).await? {
-            return Ok(Found::Nothing);
+            return Ok(Layout::None);
         }
         // By the simple protocol, whose answers are text whatever the function returns.
         let said = match client.simple_query(&self.sql("SELECT @schema@.version()")).await {
             Ok(said) => said,
-            Err(error) if is_missing(&error) => return Ok(Found::Nothing),
-            Err(error) => return Err(self.trouble(error)),
+            Err(error) if is_missing(&error) => return Ok(Layout::None),
+            Err(error) => return Err(self.error(error)),
         };
         let layout = said.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.try_get(0).ok().flatten(),
             _ => None,
         });
         match layout {
-            Some(VERSION) => Ok(Found::Current),
-            Some(EARLIER) => Ok(Found::Earlier),
+            Some(VERSION) => Ok(Layout::Current),
+            Some(EARLIER) => Ok(Layout::Earlier),
             other => Err(Error::config(format!(
-                "{}: the schema {} is of layout {}, and this program knows layout {VERSION}; use one version of \
-                 fencepost for all clients, or make another schema with `fencepost init` and `?schema=…`",
+                "{}: the schema {} is of layout {}, and this program knows layout {VERSION}; use one \
+                 version of fencepost for all clients, or make another schema with `fencepost init` and \
+                 `?schema=…`",
                 self.label,
                 quoted(&self.schema),
                 other.unwrap_or("(none)")
@@ -76,11 +79,12 @@ impl Config {
         }
     }
 
-    /// Says that the schema has to be upgraded, which ends the locks of programs that know the earlier one alone.
+    /// Says that the schema has to be upgraded, which ends the locks of programs that know the earlier
+    /// one alone.
     pub(super) fn is_of_an_earlier_layout(&self) -> Error {
         Error::config(format!(
-            "{}: the schema {} is of layout {EARLIER}, and this program needs layout {VERSION}; end the programs of the \
-             earlier version, then run `fencepost init` as the owner of the schema",
+            "{}: the schema {} is of layout {EARLIER}, and this program needs layout {VERSION}; end the \
+             programs of the earlier version, then run `fencepost init` as the owner of the schema",
             self.label,
             quoted(&self.schema)
         ))
@@ -88,8 +92,8 @@ impl Config {
 
     /// Makes the schema, or upgrades it.
     pub(super) async fn make_schema(&self, client: &Client) -> Result<()> {
-        // Several clients may find it missing at once; and who may not create schemas may fill one that is there. Who
-        // owns it is looked at again: somebody else may have made it meanwhile.
+        // Several clients may find it missing at once. A user who may not create schemas may fill one
+        // that is there. Its owner is looked at again: somebody else may have made it meanwhile.
         let script = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\n\
              {PIN}SELECT pg_advisory_xact_lock(hashtextextended('fencepost ' || @label@, 0));\n\
@@ -99,7 +103,7 @@ impl Config {
         );
         if let Err(error) = client.batch_execute(&self.sql(&script)).await {
             let _ = client.batch_execute("ROLLBACK").await;
-            return Err(self.trouble(error));
+            return Err(self.error(error));
         }
         tracing::info!(store = %self.label, schema = %self.schema, "schema made");
         Ok(())
@@ -107,7 +111,8 @@ impl Config {
 }
 
 fn is_missing(error: &tokio_postgres::Error) -> bool {
-    matches!(error.code(), Some(code) if [SqlState::INVALID_SCHEMA_NAME, SqlState::UNDEFINED_FUNCTION].contains(code))
+    let missing = [SqlState::INVALID_SCHEMA_NAME, SqlState::UNDEFINED_FUNCTION];
+    error.code().is_some_and(|code| missing.contains(code))
 }
 
 fn fill(text: &str, schema: &str) -> String {
@@ -147,10 +152,15 @@ mod tests {
         );
     }
 
+    /// `fence.sql` has a copy of `trust.sql`, since people run it by itself.
     #[test]
     fn the_migration_of_fences_refuses_strangers_the_same_way() {
+        let words = |sql: &str| {
+            let code = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
+            code.flat_map(str::split_whitespace).collect::<String>()
+        };
         let trust = TRUST.replace("@label@", "'fencepost_fence'");
-        assert!(crate::fence::postgres::MIGRATION.contains(&trust));
+        assert!(words(crate::fence::postgres::MIGRATION).contains(&words(&trust)));
     }
 
     #[test]

@@ -4,12 +4,14 @@ use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::config::{Config, DEFAULT_SCHEMA};
-use super::wire::get;
+use super::driver::get;
+use super::record;
 use crate::url::StoreUrl;
 use crate::{Error, FencingToken, Name, Result};
 
-/// The schema that transactions take their locks in, where it is not `fencepost`, or where tokens come from a sequence. Say the
-/// same as the store's URL does: another schema is another space of names, and excludes nobody of this one.
+/// The schema that transactions take their locks in, where it is not `fencepost`, or where tokens come
+/// from a sequence. Say the same as the store's URL does: another schema is another space of names, and
+/// excludes nobody of this one.
 ///
 /// ```no_run
 /// use fencepost::postgres::Schema;
@@ -84,34 +86,36 @@ impl Schema {
                 "{}; begin the transaction with ISOLATION LEVEL READ COMMITTED",
                 config.shown(refusal.message())
             )),
-            _ => config.trouble(error),
+            _ => config.error(error),
         };
         // Typed, so that a pool in transaction mode sees nothing but this one statement.
         let arguments: [(&(dyn ToSql + Sync), Type); 2] =
             [(&text, Type::TEXT), (&config.sequence, Type::TEXT)];
         let rows = transaction.query_typed(&config.sql(sql), &arguments).await.map_err(refused)?;
-        let token: Option<i64> = rows.first().and_then(|row| get(row, 0));
-        Ok(token.and_then(|token| u64::try_from(token).ok()).and_then(FencingToken::new))
+        Ok(rows.first().and_then(|row| get(row, 0)).and_then(record::token))
     }
 }
 
-/// Takes a lock inside the caller's own transaction, waiting for it, and returns its token. The lock ends with the transaction:
-/// nothing has to be renewed or released, and it works through a pool in transaction mode.
+/// Takes a lock inside the caller's own transaction, waiting for it, and returns its token. The lock
+/// ends with the transaction: nothing has to be renewed or released, and it works through a pool in
+/// transaction mode.
 ///
-/// It excludes, and is excluded by, all locks of the same name in the same database whose store's URL names no schema: for
-/// others, and for tokens from a sequence, see [`Schema`]. The schema `fencepost` has to be there
-/// (`fencepost init`). How long it waits is the transaction's `lock_timeout` or `statement_timeout`.
+/// It excludes, and is excluded by, all locks of the same name in the same database whose store's URL
+/// names no schema: for others, and for tokens from a sequence, see [`Schema`]. The schema `fencepost`
+/// has to be there (`fencepost init`). How long it waits is the transaction's `lock_timeout` or
+/// `statement_timeout`.
 ///
 /// Whose schema it is, is not looked at, which would take ten times as long as a lock. `fencepost init` and
-/// [`Locks::connect`](crate::Locks::connect) do, and refuse a stranger's: where others may create schemas in the
-/// database, run one of them first, or their functions are run.
+/// [`Locks::connect`](crate::Locks::connect) do, and refuse a stranger's: where others may create
+/// schemas in the database, run one of them first, or their functions are run.
 ///
-/// The token is a row that the transaction writes: a rollback takes it back, and only the server's clock keeps the next
-/// token larger then. Write nothing with it outside of the transaction before that has committed.
+/// The token is a row that the transaction writes: a rollback takes it back, and only the server's clock
+/// keeps the next token larger then. Write nothing with it outside of the transaction before that has
+/// committed.
 ///
 /// # Errors
-/// [`Config`](Error::Config) unless the transaction is READ COMMITTED: an older snapshot would not show what the last
-/// holder has written. [`Unavailable`](Error::Unavailable) if a timeout ended the wait.
+/// [`Config`](Error::Config) unless the transaction is READ COMMITTED: an older snapshot would not show
+/// what the last holder has written. [`Unavailable`](Error::Unavailable) if a timeout ended the wait.
 pub async fn lock_in_transaction(
     transaction: &Transaction<'_>,
     name: impl Into<String>,

@@ -32,8 +32,8 @@ pub use self::transaction::{Transaction, activate, activate_once, activate_once_
 
 use super::{Backend, Error, Result, StaleToken};
 use crate::backends::postgres::config::Config;
-use crate::backends::postgres::trouble::cut;
-use crate::backends::postgres::wire::{Wire, set_up};
+use crate::backends::postgres::driver::errors::cut;
+use crate::backends::postgres::driver::{Connection, set_up};
 use crate::runtime::clock::Clock;
 use crate::runtime::keeper::Keeper;
 use crate::runtime::sync::lock;
@@ -129,7 +129,7 @@ fn was_refused(error: &tokio_postgres::Error) -> bool {
 pub(super) struct Postgres {
     config: Config,
     keeper: Arc<Keeper>,
-    wire: Mutex<Option<Arc<Wire>>>,
+    wire: Mutex<Option<Arc<Connection>>>,
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -163,7 +163,7 @@ impl Postgres {
 
     /// The version of the schema, if it is there, and whether it is of this `fence.sql` and not an earlier one, in which
     /// `protect` did not lock the table before it looked at it.
-    async fn find(&self, wire: &Wire) -> Result<(Option<String>, bool)> {
+    async fn find(&self, wire: &Connection) -> Result<(Option<String>, bool)> {
         if !self.config.can_trust(&wire.client, "fencepost_fence").await? {
             return Ok((None, false));
         }
@@ -191,7 +191,7 @@ impl Postgres {
     }
 
     /// Makes the schema. Several may find it missing at once.
-    async fn migrate(&self, wire: &Wire) -> Result<()> {
+    async fn migrate(&self, wire: &Connection) -> Result<()> {
         let script = format!(
             "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencepost_fence', 0));\n{MIGRATION}\nCOMMIT"
         );
@@ -209,7 +209,7 @@ impl Postgres {
     }
 
     /// The connection, opened if need be.
-    async fn wire(&self) -> Result<Arc<Wire>> {
+    async fn wire(&self) -> Result<Arc<Connection>> {
         if let Some(wire) = self.usable() {
             return Ok(wire);
         }
@@ -220,7 +220,7 @@ impl Postgres {
             }
             let (config, keeper) = (self.config.clone(), self.keeper.clone());
             let open = async move {
-                let wire = Wire::open(&config, &keeper, |_| {}).await?;
+                let wire = Connection::open(&config, &keeper, |_| {}).await?;
                 set_up(&config, &wire.client, config.timeout).await?;
                 Ok::<_, crate::Error>(wire)
             };
@@ -232,7 +232,7 @@ impl Postgres {
         self.within(self.config.timeout, connect).await?
     }
 
-    fn usable(&self) -> Option<Arc<Wire>> {
+    fn usable(&self) -> Option<Arc<Connection>> {
         lock(&self.wire).clone().filter(|wire| wire.is_usable())
     }
 

@@ -1,45 +1,61 @@
-//! What the server's errors mean to a caller.
+//! What errors of the server and of the crate mean to a caller.
 
 use std::fmt;
 
 use tokio_postgres::error::{DbError, SqlState};
 
-use super::config::Config;
 use super::login::Refusal;
+use super::quoted;
 use crate::Error;
+use crate::backends::postgres::config::Config;
+
+/// What to do about a pool.
+pub(super) const FIX: &str = "connect to PostgreSQL itself or through a pool in session mode; only \
+                              transaction-level locks (`fencepost::postgres::lock_in_transaction`) work \
+                              through a transaction pool";
+
+/// How much of a server's words is repeated, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// The longest error of the crate that is kept as a source, as `Debug` shows it.
+const MAX_SOURCE: usize = 1536;
 
 impl Config {
     pub(crate) fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
         Error::Unavailable { store: self.label.clone(), source: source.into() }
     }
 
-    /// Translates an error of the driver.
-    pub(crate) fn trouble(&self, error: tokio_postgres::Error) -> Error {
+    /// The server answered something that makes no sense.
+    pub(crate) fn broken(&self, source: impl Into<crate::Source>) -> Error {
+        Error::Backend { store: self.label.clone(), source: source.into() }
+    }
+
+    /// Translates an error of the crate.
+    pub(crate) fn error(&self, error: tokio_postgres::Error) -> Error {
         let Some(refusal) = error.as_db_error() else {
             return match reason(&error) {
                 Some(why) => Error::config(format!("{}: {why}", self.label)),
                 None => self.unavailable(self.explained(self.shown(&chain(&error)), error)),
             };
         };
-        let (code, what) = (refusal.code().clone(), self.said(refusal));
+        let (label, code, what) = (&self.label, refusal.code().clone(), self.said(refusal));
         match code {
             SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-                Error::config(format!("{} refuses the user or the password: {what}", self.label))
+                Error::config(format!("{label} refuses the user or the password: {what}"))
             }
             SqlState::INSUFFICIENT_PRIVILEGE => self.missing_right(&what),
             SqlState::INVALID_CATALOG_NAME
             | SqlState::READ_ONLY_SQL_TRANSACTION
-            | SqlState::UNDEFINED_TABLE => Error::config(format!("{}: {what}", self.label)),
-            ref code if code.code() == "FP001" => Error::config(format!(
-                "{}: {what}: something in between shares connections; {FIX}",
-                self.label
-            )),
+            | SqlState::UNDEFINED_TABLE => Error::config(format!("{label}: {what}")),
+            ref code if code.code() == "FP001" => {
+                Error::config(format!("{label}: {what}: something in between shares connections; {FIX}"))
+            }
             ref code if code.code() == "FP020" => {
                 let hint = self.shown(refusal.hint().unwrap_or_default());
-                Error::config(format!("{}: {what}; {hint}", self.label))
+                Error::config(format!("{label}: {what}; {hint}"))
             }
             ref code if is_passing(code) => self.unavailable(self.explained(what, error)),
-            _ => Error::Backend { store: self.label.clone(), source: self.explained(what, error) },
+            _ => self.broken(self.explained(what, error)),
         }
     }
 
@@ -51,7 +67,7 @@ impl Config {
         })
     }
 
-    /// Text of a server, without the password and not longer than anybody reads.
+    /// Text of a server, without the password and no longer than anybody reads.
     pub(crate) fn shown(&self, text: &str) -> String {
         match self.known_password() {
             Some(password) => cut(&text.replace(&password, "(hidden)")),
@@ -59,28 +75,25 @@ impl Config {
         }
     }
 
-    /// The password, if a server may have been sent it, and may repeat it then.
+    /// The password, if a server may have been sent it: it may repeat it then.
     fn known_password(&self) -> Option<String> {
         let password = self.server.get_password().filter(|_| self.cleartext)?;
         Some(String::from_utf8_lossy(password).into_owned()).filter(|password| !password.is_empty())
     }
 
-    /// An error of the driver as a source, unless it repeats the password or has no end.
+    /// An error of the crate as a source, in words. It is left out if it repeats the password or is too long.
     pub(crate) fn explained(&self, words: String, source: tokio_postgres::Error) -> crate::Source {
         let text = format!("{source:?}");
         let repeats = self.known_password().is_some_and(|password| text.contains(&password));
         Box::new(Explained { words, source: Some(source).filter(|_| !repeats && text.len() <= MAX_SOURCE) })
     }
 
-    /// Says which SQL gives the right that is missing.
+    /// Says which SQL gives the missing right.
     fn missing_right(&self, what: &str) -> Error {
+        let (label, schema) = (&self.label, quoted(&self.schema));
         let user = quoted(self.server.get_user().unwrap_or("…"));
-        let schema = quoted(&self.schema);
         let sql = if what.contains("must be owner") {
-            return Error::config(format!(
-                "{}: {what}; run `fencepost init` as the owner of {schema}",
-                self.label
-            ));
+            return Error::config(format!("{label}: {what}; run `fencepost init` as the owner of {schema}"));
         } else if what.contains("database") {
             format!("CREATE SCHEMA {schema} AUTHORIZATION {user};")
         } else if let Some(sequence) = self.sequence.as_ref().filter(|_| what.contains("sequence")) {
@@ -91,15 +104,11 @@ impl Config {
                  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user};"
             )
         };
-        Error::config(format!("{}: {what}; run as its owner or a superuser: {sql}", self.label))
+        Error::config(format!("{label}: {what}; run as its owner or a superuser: {sql}"))
     }
 }
 
-/// What to do about a pooler.
-pub(super) const FIX: &str = "connect to PostgreSQL itself or through a pool in session mode; only transaction-level locks \
-                              (`fencepost::postgres::lock_in_transaction`) work through a transaction pool";
-
-/// An error of the driver, which says `db error` itself, in words.
+/// An error of the crate in words: it shows itself as `db error`.
 #[derive(Debug)]
 struct Explained {
     words: String,
@@ -118,12 +127,6 @@ impl std::error::Error for Explained {
     }
 }
 
-/// The most that is repeated of what a server says, in bytes.
-const MAX_TEXT: usize = 1024;
-
-/// The longest error of the driver that is kept as a source, as it is shown for debugging.
-const MAX_SOURCE: usize = 1536;
-
 /// The beginning of a text.
 pub(crate) fn cut(text: &str) -> String {
     if text.len() <= MAX_TEXT {
@@ -133,11 +136,6 @@ pub(crate) fn cut(text: &str) -> String {
     format!("{}…", &text[..end])
 }
 
-/// A name as SQL writes it.
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 /// The server is busy, starting or going down.
 fn is_passing(code: &SqlState) -> bool {
     ["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
@@ -145,16 +143,16 @@ fn is_passing(code: &SqlState) -> bool {
 }
 
 /// A right or a thing is missing: trying again does not help.
-pub(super) fn is_denied(error: &tokio_postgres::Error) -> bool {
+pub(in crate::backends::postgres) fn is_denied(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| code.code().starts_with("42"))
 }
 
-/// Somebody else has locked the row.
-pub(super) fn is_locked(error: &tokio_postgres::Error) -> bool {
+/// Somebody has locked the row.
+pub(in crate::backends::postgres) fn is_locked(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
-/// Why we do not talk to this server, if that is what an error is about.
+/// Why we do not talk to this server, if the error is about that.
 pub(super) fn reason(error: &tokio_postgres::Error) -> Option<String> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {

@@ -81,7 +81,8 @@ impl Database {
     /// Ends the session that holds a lock.
     pub(crate) fn terminate_holder(&self, name: &str) {
         let sql = format!(
-            "SELECT pg_terminate_backend(split_part(session, ' ', 1)::int) FROM fencepost.locks WHERE name = '{name}'"
+            "SELECT pg_terminate_backend(split_part(session, ' ', 1)::int) FROM fencepost.locks WHERE name \
+             = '{name}'"
         );
         assert_eq!(self.psql(&sql), "t");
     }

@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
 
-/// A key of `pg_advisory_lock`, for locks that code which calls it directly shall respect. It is a name like any other, `pg:12345` or
-/// `pg:1,42`, so everything that takes a name takes a key:
+/// A key of `pg_advisory_lock`, for locks that code which calls it directly must respect. It is a name
+/// like any other, `pg:12345` or `pg:1,42`, so everything that takes a name takes a key:
 ///
 /// ```no_run
 /// use fencepost::{Locks, postgres::Key};
@@ -62,15 +62,20 @@ impl FromStr for Key {
         let numbers = text.strip_prefix("pg:").unwrap_or(text);
         Self::spelled_out(&format!("pg:{numbers}")).ok_or_else(|| {
             Error::invalid(format!(
-                "`{text}` is not a key of an advisory lock; write a 64-bit number, as in `12345`, or two 32-bit numbers, \
-                 as in `1,42`"
+                "`{text}` is not a key of an advisory lock; write a 64-bit number, as in `12345`, or two \
+                 32-bit numbers, as in `1,42`"
             ))
         })
     }
 }
 
 impl Key {
-    /// The key of a name: what the name says, or a hash of it and the schema, which is a space of names of its own.
+    /// Whether code that calls `pg_advisory_lock` may know the key of this name.
+    pub(super) fn is_spelled_out(name: &str) -> bool {
+        name.starts_with("pg:")
+    }
+
+    /// The key that a name spells out, or a hash of the name and the schema: each schema is a space of names.
     pub(super) fn of(schema: &str, name: &str) -> Self {
         Self::spelled_out(name).unwrap_or_else(|| {
             let mut hash = Sha256::new();
@@ -85,7 +90,7 @@ impl Key {
 
     fn spelled_out(name: &str) -> Option<Self> {
         let numbers = name.strip_prefix("pg:")?;
-        // `parse` would take a plus sign, too, and the SQL function does not.
+        // `parse` accepts a plus sign, and the SQL function does not.
         if numbers.contains('+') {
             return None;
         }

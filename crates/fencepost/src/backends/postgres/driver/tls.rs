@@ -1,4 +1,4 @@
-//! TLS for PostgreSQL, by rustls.
+//! TLS, by rustls.
 
 use std::sync::Arc;
 

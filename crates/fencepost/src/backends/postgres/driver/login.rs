@@ -1,8 +1,8 @@
 //! How a connection begins, until the server has let us in: TLS or not, and which ways to log in are refused.
 //! And how much a server may send.
 //!
-//! The driver takes [`Login`] for TLS that begins at once, and leaves the whole of it to us: whether to ask for TLS, what to do if
-//! the server has none, and what to make of the server's first messages.
+//! The crate takes [`Login`] for TLS that begins at once, and leaves the rest to us: whether to ask for TLS,
+//! what to do if the server has none, and what to make of the server's first messages.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 use super::tls::Tls;
 use crate::{Error, Result};
 
-/// Asks the server whether it speaks TLS: the length of this message, and a number that stands for the question.
+/// Asks the server whether it speaks TLS: the length of this message, and the number of the request.
 #[cfg(feature = "tls")]
 const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
@@ -50,8 +50,9 @@ fn refused(why: &'static str) -> io::Error {
 #[cfg(feature = "tls")]
 const NO_TLS: &str =
     "the server does not speak TLS; set it up there, or allow a connection without it by `sslmode=prefer`";
-const CLEARTEXT: &str = "the server asks for the password in clear text, and this connection does not prove who it is; \
-                         use `scram-sha-256` there, or `sslmode=verify-full`, or allow it by `allow=cleartext`";
+const CLEARTEXT: &str = "the server asks for the password in clear text, and this connection does not prove \
+                         who it is; use `scram-sha-256` there, or `sslmode=verify-full`, or allow it by \
+                         `allow=cleartext`";
 
 const TOO_MUCH: &str = "the server sends more than fencepost takes; name a PostgreSQL server in the URL, or \
                         list fewer locks at once by a longer prefix";
@@ -68,7 +69,7 @@ const MAX_LOGIN: usize = 1 << 20;
 const OVERHEAD: usize = 128;
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Login {
-    type Stream = Stream<S>;
+    type Stream = Stream;
     type TlsConnect = Connect;
     type Error = Error;
 
@@ -84,74 +85,71 @@ pub(super) struct Connect {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Connect {
-    type Stream = Stream<S>;
+    type Stream = Stream;
     type Error = Box<dyn std::error::Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream<S>, Self::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, Self::Error>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
-            let inner = self.open(stream).await?;
-            let answers = Answers { cleartext: self.login.cleartext, ..Answers::default() };
-            Ok(Stream { inner, answers })
+            let limits = MessageLimits { cleartext: self.login.cleartext, ..MessageLimits::default() };
+            Ok(Stream { transport: self.open(stream).await?, limits })
         })
     }
 }
 
 impl Connect {
     #[cfg(not(feature = "tls"))]
-    async fn open<S>(&self, stream: S) -> Result<Inner<S>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(Inner::Plain(stream))
+    async fn open(&self, stream: impl Transport + 'static) -> Result<Box<dyn Transport>> {
+        Ok(Box::new(stream))
     }
 
     #[cfg(feature = "tls")]
-    async fn open<S: AsyncRead + AsyncWrite + Unpin>(
+    async fn open(
         &self,
-        mut stream: S,
-    ) -> Result<Inner<S>, Box<dyn std::error::Error + Send + Sync>> {
-        let Some(tls) = &self.login.tls else { return Ok(Inner::Plain(stream)) };
+        mut stream: impl Transport + 'static,
+    ) -> Result<Box<dyn Transport>, Box<dyn std::error::Error + Send + Sync>> {
+        let Some(tls) = &self.login.tls else { return Ok(Box::new(stream)) };
         let connector = tls.connector(&self.host)?;
         stream.write_all(&TLS_REQUEST).await?;
         let mut answer = [0];
         stream.read_exact(&mut answer).await?;
         match answer {
-            // One byte at a time: what was sent behind it in clear is not taken for something that TLS has protected.
-            [b'S'] => Ok(Inner::Tls(Box::new(connector.connect(stream).await?))),
+            // Only this byte was read: what follows it in clear is not taken for something that TLS protects.
+            [b'S'] => Ok(Box::new(connector.connect(stream).await?)),
             _ if tls.is_required() => Err(refused(NO_TLS).into()),
-            _ => Ok(Inner::Plain(stream)),
+            _ => Ok(Box::new(stream)),
         }
     }
 }
 
-/// A connection.
-pub(super) struct Stream<S> {
-    inner: Inner<S>,
-    answers: Answers,
+/// What bytes go over, with TLS or without.
+trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
+
+/// A connection, with its limits.
+pub(super) struct Stream {
+    transport: Box<dyn Transport>,
+    limits: MessageLimits,
 }
 
-impl<S> Stream<S> {
-    /// A connection that the driver leaves to us as it is: to a unix socket.
-    #[cfg(unix)]
-    pub(super) fn plain(stream: S) -> Self {
-        let answers = Answers { cleartext: true, ..Answers::default() };
-        Self { inner: Inner::Plain(stream), answers }
+#[cfg(unix)]
+impl Stream {
+    /// A connection to a unix socket, which has no TLS.
+    pub(super) fn plain(stream: tokio::net::UnixStream) -> Self {
+        let limits = MessageLimits { cleartext: true, ..MessageLimits::default() };
+        Self { transport: Box::new(stream), limits }
     }
 }
 
-enum Inner<S> {
-    Plain(S),
-    #[cfg(feature = "tls")]
-    Tls(Box<tokio_rustls::client::TlsStream<S>>),
-}
-
-/// Reads along what the server says, and keeps nothing of it: messages of one byte for their kind, four for
-/// their length, which counts itself, and the rest. The driver would wait for the end of any message, and
+/// Reads along what the server sends, and keeps nothing of it. A message is one byte for its kind, four for
+/// its length, which counts itself, and the rest. The crate would wait for the end of any message, and
 /// collect all rows of an answer.
 #[derive(Debug, Default)]
-struct Answers {
+struct MessageLimits {
     /// The password may be sent as it is.
     cleartext: bool,
     stage: Stage,
-    /// What there is of the head of a message, of which a request to log in has four bytes more: which way.
+    /// What there is of the head of a message. A request to log in has four more bytes, which say how.
     head: Vec<u8>,
     /// What is to come of the message.
     rest: usize,
@@ -168,7 +166,7 @@ enum Stage {
     Session,
 }
 
-impl Answers {
+impl MessageLimits {
     fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         loop {
             let skipped = self.rest.min(bytes.len());
@@ -219,29 +217,25 @@ impl Answers {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+impl TlsStream for Stream {
     fn channel_binding(&self) -> ChannelBinding {
         // The certificate itself is checked; servers that insist on a binding as well are rare.
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = match &mut self.inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            #[cfg(feature = "tls")]
-            Inner::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        };
+        let read = Pin::new(&mut self.transport).poll_read(cx, buf);
         if matches!(read, Poll::Ready(Ok(())))
-            && let Err(refusal) = self.answers.read(&buf.filled()[before..])
+            && let Err(refusal) = self.limits.read(&buf.filled()[before..])
         {
-            // The driver does not see the request, so it cannot answer it.
+            // The crate does not see the request, so it cannot answer it.
             buf.set_filled(before);
             return Poll::Ready(Err(refusal));
         }
@@ -249,35 +243,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            #[cfg(feature = "tls")]
-            Inner::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
+        Pin::new(&mut self.transport).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            #[cfg(feature = "tls")]
-            Inner::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        Pin::new(&mut self.transport).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.inner {
-            Inner::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            #[cfg(feature = "tls")]
-            Inner::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     fn message(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -289,15 +272,18 @@ mod tests {
         /// However the bytes arrive, and whatever comes before.
         #[test]
         fn a_request_for_the_password_is_seen_in_any_pieces(
-            before in proptest::collection::vec((any::<u8>(), proptest::collection::vec(any::<u8>(), 0..9)), 0..4),
+            before in vec((any::<u8>(), vec(any::<u8>(), 0..9)), 0..4),
             size in 1usize..20,
         ) {
-            let before: Vec<u8> =
-                before.into_iter().filter(|(kind, _)| *kind != b'R').flat_map(|(kind, body)| message(kind, &body)).collect();
-            for (request, seen) in [(&[0, 0, 0, 3][..], true), (&[0, 0, 0, 5, 1, 2, 3, 4], false), (&[0, 0, 0, 10, b'x'], false)] {
-                let bytes = [before.clone(), message(b'R', request), message(b'R', &[0; 4]), message(b'R', &[0, 0, 0, 3])];
-                let mut answers = Answers::default();
-                let refused = bytes.concat().chunks(size).any(|piece| answers.read(piece).is_err());
+            let before = before.into_iter().filter(|(kind, _)| *kind != b'R');
+            let before: Vec<u8> = before.flat_map(|(kind, body)| message(kind, &body)).collect();
+            let requests: [(&[u8], bool); 3] =
+                [(&[0, 0, 0, 3], true), (&[0, 0, 0, 5, 1, 2, 3, 4], false), (&[0, 0, 0, 10, b'x'], false)];
+            for (request, seen) in requests {
+                let login = |request: &[u8]| message(b'R', request);
+                let bytes = [before.clone(), login(request), login(&[0; 4]), login(&[0, 0, 0, 3])];
+                let mut limits = MessageLimits::default();
+                let refused = bytes.concat().chunks(size).any(|piece| limits.read(piece).is_err());
                 prop_assert_eq!(refused, seen);
             }
         }
@@ -312,31 +298,31 @@ mod tests {
             let ready = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
             for (before, most) in [(&[][..], MAX_FIRST), (&ready, MAX_MESSAGE)] {
                 for (length, seen) in [(most, false), (most + 1, true)] {
-                    let mut answers = Answers::default();
+                    let mut limits = MessageLimits::default();
                     let bytes = [before, &head(length)].concat();
-                    let refused = bytes.chunks(size).any(|piece| answers.read(piece).is_err());
+                    let refused = bytes.chunks(size).any(|piece| limits.read(piece).is_err());
                     prop_assert_eq!(refused, seen, "{}", length);
                 }
             }
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = Answers::default().read(&bytes);
+        fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..60)) {
+            let _ = MessageLimits::default().read(&bytes);
         }
     }
 
-    fn ready() -> Answers {
-        let mut answers = Answers::default();
-        answers.read(&[message(b'R', &[0; 4]), message(b'Z', b"I")].concat()).unwrap();
-        answers
+    fn ready() -> MessageLimits {
+        let mut limits = MessageLimits::default();
+        limits.read(&[message(b'R', &[0; 4]), message(b'Z', b"I")].concat()).unwrap();
+        limits
     }
 
     #[test]
     fn an_answer_without_end_is_refused_and_many_answers_are_not() {
         let rows = message(b'D', &[0; 1000]).repeat(1000);
-        let (mut answers, mut patient) = (ready(), ready());
-        let taken = (0..100).take_while(|_| answers.read(&rows).is_ok()).count();
+        let (mut limits, mut patient) = (ready(), ready());
+        let taken = (0..100).take_while(|_| limits.read(&rows).is_ok()).count();
         assert_eq!(taken, MAX_ANSWER / (1000 * (1004 + OVERHEAD)));
         for _ in 0..100 {
             patient.read(&rows).unwrap();
@@ -345,18 +331,18 @@ mod tests {
         }
         // Rows of nothing take memory, too.
         let empty = message(b'D', &[0; 2]).repeat(1000);
-        assert!((0..600).any(|_| answers.read(&empty).is_err()));
+        assert!((0..600).any(|_| limits.read(&empty).is_err()));
     }
 
     /// Only who has let us in is ready: before that, nothing may be long.
     #[test]
     fn a_server_that_claims_to_be_ready_too_early_gains_nothing() {
-        let mut answers = Answers::default();
-        answers.read(&message(b'Z', b"I")).unwrap();
-        assert!(answers.read(&message(b'N', &[0; MAX_FIRST])).is_err());
-        let mut answers = Answers::default();
-        answers.read(&message(b'R', &[0; 4])).unwrap();
+        let mut limits = MessageLimits::default();
+        limits.read(&message(b'Z', b"I")).unwrap();
+        assert!(limits.read(&message(b'N', &[0; MAX_FIRST])).is_err());
+        let mut limits = MessageLimits::default();
+        limits.read(&message(b'R', &[0; 4])).unwrap();
         let notices = message(b'N', &[0; 1000]).repeat(2000);
-        assert!(answers.read(&notices).is_err(), "the driver keeps them until it is ready");
+        assert!(limits.read(&notices).is_err(), "the crate keeps them until it is ready");
     }
 }
