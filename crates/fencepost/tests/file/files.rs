@@ -71,3 +71,18 @@ async fn idle_files_are_collected_and_those_in_use_are_not() {
     again.attach(&detached).await.unwrap().release().await.unwrap();
     held(&again, "idle").await.release().await.unwrap();
 }
+
+#[tokio::test]
+async fn tokens_grow_when_all_files_were_removed() {
+    let dir = Directory::new();
+    let locks = dir.locks().await;
+    let guard = held(&locks, "job").await;
+    let before = guard.token();
+    guard.release().await.unwrap();
+    locks.close().await;
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
+    }
+    assert!(held(&dir.locks().await, "job").await.token() > before);
+}

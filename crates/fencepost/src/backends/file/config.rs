@@ -10,7 +10,6 @@ use crate::{Error, Result};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-#[cfg_attr(not(test), allow(dead_code))] // for the table of all stores
 pub(super) const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "mode",

@@ -4,7 +4,6 @@ use crate::Result;
 use crate::backends::common::parameter::Parameter;
 use crate::url::StoreUrl;
 
-#[cfg_attr(not(test), allow(dead_code))] // for the table of all stores
 pub(super) const PARAMETERS: &[Parameter] = &[];
 
 /// Which store: `memory:` is a new one each time, `memory:WORD` the same one for the same word.

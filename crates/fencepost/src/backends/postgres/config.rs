@@ -10,7 +10,6 @@ use crate::url::StoreUrl;
 use crate::{Error, Result};
 
 /// The parameters of the URL, beside the `ttl` that every store has.
-#[cfg_attr(not(test), allow(dead_code))] // until the registry reads it
 pub(super) const PARAMETERS: &[Parameter] = &[
     Parameter::new("timeout", "2s", "How long one round trip or connect may take"),
     Parameter::new("schema", "fencepost", "Where the tables are; each schema is a space of names of its own"),
