@@ -1,6 +1,6 @@
-//! What a lock's key holds: `ENTRY TOKEN`, where an entry is `IDENTITY CHANNEL JSON`; a plain string, so that
-//! other lock clients of the same key exclude us and we them. A lock whose holder was asked to let go has `!`
-//! in front, and a new line with the operator's reason behind. Redlock's have no token.
+//! What a lock's key holds: `ENTRY TOKEN`, where an entry is `IDENTITY CHANNEL JSON`. It is a plain string:
+//! other lock clients of the same key exclude us, and we them. A lock whose holder was asked to let go has `!`
+//! in front, and a new line with the operator's reason at the end. Redlock's have no token.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
