@@ -1,8 +1,8 @@
 //! One attempt to acquire, from before its first byte is sent until it is a hold. Each waiting task has an
 //! entry of its own in the server's queue, one identity, and one request under way at a time.
 //!
-//! Dropped before it is a hold, an attempt undoes itself. The request that leaves the queue and gives the lock
-//! back goes over the same connection, right after what it undoes.
+//! Dropped before it is a hold, an attempt undoes itself. The request that leaves the queue and gives the
+//! lock back goes over the same connection, right after what it undoes.
 
 use std::sync::Arc;
 use std::time::Duration;

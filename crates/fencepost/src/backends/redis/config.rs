@@ -117,8 +117,8 @@ impl Config {
             // A login after too few slashes would be taken for a part of the path, and shown.
             if url.path.contains('@') {
                 return Err(Error::invalid(
-                    "the path of a socket with `@` in it is not supported; a password stands between `//` and \
-                     the path: `redis+unix://:PASSWORD@/run/redis.sock`",
+                    "the path of a socket with `@` in it is not supported; a password stands between `//` \
+                     and the path: `redis+unix://:PASSWORD@/run/redis.sock`",
                 ));
             }
             let database = url.take("db").as_deref().map_or(Ok(0), number)?;

@@ -69,8 +69,8 @@ pub(super) fn unavailable(source: impl Into<Source>, config: &Config) -> Error {
     Error::Unavailable { store: config.label.clone(), source: source.into() }
 }
 
-/// The code of an error reply: its first word. What follows may name a key, and so anything. Redis 6 wraps the
-/// error of a command in that of the script: there the code is the next word in capitals.
+/// The code of an error reply: its first word. What follows may name a key, and so anything. Redis 6 wraps
+/// the error of a command in that of the script: there the code is the next word in capitals.
 pub(super) fn code(text: &str) -> &str {
     let mut words = text.split([' ', ':']).map(|word| word.trim_start_matches('-'));
     let first = words.next().unwrap_or_default();

@@ -27,8 +27,8 @@ pub(super) struct Held {
     _pushes: (PushSlot, Arc<RuntimeSlot>),
 }
 
-/// What giving the lock back has come to. The mutex lets one at a time do it: `max_hold` may end in the moment
-/// in which the guard is detached, and the lock is then either detached or released.
+/// What giving the lock back has come to. The mutex lets one at a time do it: `max_hold` may end in the
+/// moment in which the guard is detached, and the lock is then either detached or released.
 #[derive(Debug, Default)]
 struct GivingBack {
     /// It is given back, or left to a handle: nothing may touch it any more.

@@ -62,8 +62,8 @@ fn escaped(text: &str) -> Cow<'_, str> {
     text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D").into()
 }
 
-/// Refuses a name whose keys could not share a slot, or whose key is kept about another lock. The latter exist
-/// only with `keys=plain`.
+/// Refuses a name whose keys could not share a slot, or whose key is kept about another lock. The latter
+/// exist only with `keys=plain`.
 pub(in crate::backends) fn check(start: &str, name: &Name) -> Result<()> {
     let key = format!("{start}{name}");
     if key.contains('}') && hash_tag(&key).is_none() {

@@ -1,5 +1,5 @@
-//! What servers push to this process: grants for waiters, and revocations for holders. Each is a hint; whoever
-//! acts on it decides what it is worth.
+//! What servers push to this process: grants for waiters, and revocations for holders. Each is a hint;
+//! whoever acts on it decides what it is worth.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -182,9 +182,9 @@ impl Connection {
         self.put(|shared| shared.append(iter::once(Part::Words(words)), None))
     }
 
-    /// Adds a step to the call that is being gathered, sent at `sent`. It goes after all that was put into the
-    /// buffer before, and before all that is put there later. `call` is called with the reply to this step, or
-    /// to the whole call if the server refused that. Not called if this fails.
+    /// Adds a step to the call that is being gathered, sent at `sent`. It goes after all that was put into
+    /// the buffer before, and before all that is put there later. `call` is called with the reply to this
+    /// step, or to the whole call if the server refused that. Not called if this fails.
     pub(in crate::backends) fn join<W: AsRef<[u8]>>(
         &self,
         script: &Arc<BatchedScript>,

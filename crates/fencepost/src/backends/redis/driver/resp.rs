@@ -1,7 +1,6 @@
 //! The wire format: commands out as arrays of bulk strings, RESP3 values in. Pure, incremental, bounded.
 
 use std::fmt;
-use std::io::Write as _;
 
 use crate::text::printable;
 
@@ -77,7 +76,7 @@ pub(in crate::backends) struct Garbled(&'static str);
 
 /// Appends one command that comes in parts.
 pub(super) fn encode<'a>(out: &mut Vec<u8>, parts: impl Iterator<Item = Part<'a>> + Clone) {
-    encode_length(out, '*', parts.clone().map(Part::count).sum());
+    encode_length(out, b'*', parts.clone().map(Part::count).sum());
     for part in parts {
         match part {
             Part::Words(words) => words.iter().for_each(|word| encode_word(out, word.as_bytes())),
@@ -87,14 +86,15 @@ pub(super) fn encode<'a>(out: &mut Vec<u8>, parts: impl Iterator<Item = Part<'a>
 }
 
 fn encode_word(out: &mut Vec<u8>, word: &[u8]) {
-    encode_length(out, '$', word.len());
+    encode_length(out, b'$', word.len());
     out.extend_from_slice(word);
     out.extend_from_slice(b"\r\n");
 }
 
-fn encode_length(out: &mut Vec<u8>, kind: char, length: usize) {
-    // Memory takes all that is written to it.
-    let _ = write!(out, "{kind}{length}\r\n");
+fn encode_length(out: &mut Vec<u8>, kind: u8, length: usize) {
+    out.push(kind);
+    out.extend_from_slice(length.to_string().as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// A part of a command.

@@ -171,28 +171,19 @@ impl Sessions {
 
     /// Sends plain commands that only read, and returns their replies, errors included.
     pub(in crate::backends) async fn ask(&self, commands: &[&[&str]]) -> Result<Vec<Value>> {
-        let deadline = self.deadline();
-        let mut repeated = false;
-        loop {
-            let session = self.current(deadline).await?;
-            match self.ask_once(&session, commands, deadline).await {
-                Err(NoReply::NotSent(_) | NoReply::Ended(_)) if !repeated => repeated = true,
-                replies => return replies.map_err(|error| self.error(error)),
-            }
+        let mut earlier = Vec::new();
+        let last = self.call(self.deadline(), true, |session, _, _| {
+            let replies = commands.iter().map(|words| session.connection.command(words));
+            earlier = replies.collect::<Result<_, _>>()?;
+            earlier.pop().ok_or_else(|| "nothing was asked".to_owned())
+        });
+        let last = last.await.map_err(|error| self.error(error))?;
+        let mut values = Vec::with_capacity(commands.len());
+        for reply in earlier {
+            // Replies come in order: it is there.
+            values.extend(reply.await);
         }
-    }
-
-    async fn ask_once(
-        &self,
-        session: &Session,
-        commands: &[&[&str]],
-        deadline: Moment,
-    ) -> Result<Vec<Value>, NoReply> {
-        let replies: Vec<_> = commands.iter().map(|words| session.connection.command(words)).collect();
-        let mut values = Vec::with_capacity(replies.len());
-        for reply in replies {
-            values.push(self.reply(session, reply, deadline).await?);
-        }
+        values.push(last.value);
         Ok(values)
     }
 
