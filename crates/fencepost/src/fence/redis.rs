@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::record::Rule;
 use super::{Backend, Error, Result, StaleToken, named};
 use crate::backends::redis::driver::resp::Value;
-use crate::backends::redis::driver::script_client::{Outcome, ScriptClient};
+use crate::backends::redis::driver::script_client::{ScriptClient, ScriptOutcome};
 use crate::backends::redis::keys;
 use crate::url::StoreUrl;
 use crate::{FencingToken, Name};
@@ -129,9 +129,9 @@ impl Redis {
         let mut arguments: Vec<&[u8]> = vec![presented.as_bytes(), rule];
         arguments.extend(command);
         match self.server.run(&guard, &arguments).await? {
-            Outcome::Answered(value) => Ok(Ok(value)),
-            Outcome::Unanswered(why) => Ok(Err(why)),
-            Outcome::Refused(text) => Err(self.refusal(resource, token, &text)),
+            ScriptOutcome::Answered(value) => Ok(Ok(value)),
+            ScriptOutcome::Unanswered(why) => Ok(Err(why)),
+            ScriptOutcome::Refused(text) => Err(self.refusal(resource, token, &text)),
         }
     }
 

@@ -63,8 +63,8 @@ async fn a_waiter_at_a_demoted_master_is_not_told_of_a_lock_that_others_get() {
     }
 }
 
-/// A master and the locks of a client whose keeper is connected to it; then another one is the master, and the first one is a
-/// replica that has heard of nothing since.
+/// A master and the locks of a client whose keeper is connected to it; then another one is the master, and
+/// the first one is a replica that has heard of nothing since.
 async fn demoted_and_behind() -> (Server, Server, fencepost_testkit::Proxy, Locks) {
     let (master, replica, address) = pair().await;
     let locks = Locks::connect(&master.url_at(address.addr())).await.unwrap();

@@ -85,7 +85,8 @@ async fn one_odd_key_does_not_hide_the_other_locks() {
     assert_eq!((listing.holders.len(), listing.unreadable.len()), (0, 5));
 }
 
-/// It is pushed to the holder and stays in the lock's value: one that no reply may be as long as would end connections.
+/// It is pushed to the holder and stays in the lock's value: one that no reply may be as long as would end
+/// connections.
 #[tokio::test]
 async fn a_reason_is_bounded_as_a_note_is() {
     let server = Server::start();

@@ -42,7 +42,8 @@ fn demand(holds: bool, what: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// A server that has become a replica refuses everything that would tell somebody about a lock, and tells nobody.
+/// A server that has become a replica refuses everything that would tell somebody about a lock, and tells
+/// nobody.
 pub(crate) fn replica(script: &str) -> Verdict {
     let server = Server::start();
     let mut on = Single { link: Link::open(&server), script };

@@ -1,21 +1,21 @@
 //! One attempt to acquire, from before its first byte is sent until it is a hold. Each waiting task has an
 //! entry of its own in the server's queue, one identity, and one request under way at a time.
 //!
-//! Dropped before it is a hold, an attempt undoes itself: the request that leaves the queue and gives the
+//! Dropped before it is a hold, an attempt undoes itself. The request that leaves the queue and gives the
 //! lock back goes over the same connection, right after what it undoes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{Answer, Client};
-use super::driver::push::PushSlot;
+use super::client::{self, Client, GrantReply, Op, PUSHED_TERM};
 use super::driver::resp::Value;
-use super::driver::session::{RuntimeSlot, Session};
+use super::driver::session::{RuntimeSlot, ScriptReply, Session};
 use super::hold::Held;
 use super::keys::KeySet;
-use super::ops::{self, Op, TERM, Taken};
+use super::push::PushSlot;
 use super::record::{self, Record};
 use crate::backend::{Grant, Identity, Request, TryOutcome};
+use crate::backends::common::backoff::Backoff;
 use crate::runtime::clock::Moment;
 use crate::wait::{jittered, random};
 use crate::{FencingToken, Holder, Result};
@@ -28,20 +28,19 @@ const LAST_LOOK: Duration = Duration::from_secs(5);
 /// So many waiters look as soon as the lease in their way ends. More would be a crowd.
 const FIRST_PLACES: u32 = 8;
 
-/// The pause after a request that undoes something and was not answered. Each further one is three times as
-/// long.
-const UNDO_PAUSE: Duration = Duration::from_millis(50);
+/// Pauses between requests that undo something, until one is answered.
+const UNDO_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Result<TryOutcome> {
     let mut acquire = Acquire::new(client, request, request.identity)?;
     match acquire.ask(false).await? {
-        Said::Granted(grant) => Ok(TryOutcome::Granted(grant)),
-        Said::Busy(busy) => {
+        Asked::Granted(grant) => Ok(TryOutcome::Granted(grant)),
+        Asked::Busy(busy) => {
             // The server has nothing of an attempt that does not wait.
             acquire.session = None;
             Ok(TryOutcome::Busy(Some(busy.holder)))
         }
-        Said::Revoked => Ok(TryOutcome::Busy(None)),
+        Asked::Revoked => Ok(TryOutcome::Busy(None)),
     }
 }
 
@@ -55,8 +54,8 @@ pub(super) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<G
     }
 }
 
-/// What the server said to a request for the lock.
-enum Said {
+/// What a request for the lock has come to.
+enum Asked {
     Granted(Grant),
     /// Granted, and asked back, before we knew of it.
     Revoked,
@@ -76,7 +75,7 @@ impl Busy {
     /// that answer, so after its request was sent: the pushed term counts from there. If too little of the
     /// term is left, or the push is an old one, or the holder has no token, another look settles it.
     fn vouches_for(&self, token: FencingToken, now: Moment) -> bool {
-        self.holder.token.is_some_and(|of_holder| token > of_holder) && now < self.sent.plus(TERM / 2)
+        self.holder.token.is_some_and(|of_holder| token > of_holder) && now < self.sent.plus(PUSHED_TERM / 2)
     }
 }
 
@@ -97,12 +96,10 @@ struct Acquire<'a> {
     client: &'a Arc<Client>,
     request: &'a Request,
     keys: Arc<KeySet>,
-    /// Kept, and with it the channel that the entry names.
-    runtime: Arc<RuntimeSlot>,
     identity: Identity,
     entry: Arc<str>,
     /// `None` once it is a hold.
-    pushes: Option<PushSlot>,
+    pushes: Option<(PushSlot, Arc<RuntimeSlot>)>,
     /// The session of the last request, while the server may have anything of this attempt.
     session: Option<Arc<Session>>,
     /// Requests that may have reached the server.
@@ -113,33 +110,24 @@ struct Acquire<'a> {
 
 impl<'a> Acquire<'a> {
     fn new(client: &'a Arc<Client>, request: &'a Request, identity: Identity) -> Result<Self> {
-        let (keys, runtime) = (client.keys(&request.name)?, client.sessions.slot());
-        let entry = record::entry(identity.owner(), &runtime.channel, &request.note).into();
-        let pushes = Some(client.router.open(identity.owner(), request.signal.clone()));
-        Ok(Self {
-            client,
-            request,
-            keys,
-            runtime,
-            identity,
-            entry,
-            pushes,
-            session: None,
-            sent: 0,
-            astray: false,
-        })
+        client.connect_keeper();
+        let keys = client.keys(&request.name)?;
+        let pushes = client.listen(identity.owner(), &request.signal);
+        let entry = record::entry(identity.owner(), &pushes.1.channel, &request.note).into();
+        let pushes = Some(pushes);
+        Ok(Self { client, request, keys, identity, entry, pushes, session: None, sent: 0, astray: false })
     }
 
     /// Waits until the lock is ours; `None` if it was, and was taken back before we knew.
     async fn wait(mut self) -> Result<Option<Grant>> {
         loop {
             let busy = match self.ask(true).await? {
-                Said::Granted(grant) => return Ok(Some(grant)),
-                Said::Revoked => return Ok(None),
-                Said::Busy(busy) => busy,
+                Asked::Granted(grant) => return Ok(Some(grant)),
+                Asked::Revoked => return Ok(None),
+                Asked::Busy(busy) => busy,
             };
             self.request.seen.note(busy.holder.clone());
-            if let Some(token) = self.push(&busy).await {
+            if let Some(token) = self.pushed(&busy).await {
                 return self.granted(token, busy.sent, true).map(Some);
             }
         }
@@ -147,7 +135,7 @@ impl<'a> Acquire<'a> {
 
     /// Asks for the lock; with `wait`, stands in the queue if it is held. A request that is repeated, because
     /// the first one was not answered, finds the place or the lock that the first one got.
-    async fn ask(&mut self, wait: bool) -> Result<Said> {
+    async fn ask(&mut self, wait: bool) -> Result<Asked> {
         let (client, ttl, entry) = (self.client, self.request.ttl, self.entry.clone());
         let (session, sent) = (&mut self.session, &mut self.sent);
         let op = |over: &Arc<Session>| {
@@ -159,17 +147,18 @@ impl<'a> Acquire<'a> {
                 (true, _) => Op::Again { entry: &entry, ttl },
             }
         };
-        let answer = client.send(&self.keys, client.timeout().min(ttl), op).await?;
-        self.astray |= answer.repeated;
-        self.read(answer).await
+        let reply = client.send(&self.keys, client.timeout().min(ttl), op).await?;
+        self.astray |= reply.repeated;
+        self.read(reply).await
     }
 
-    async fn read(&mut self, Answer { reply, sent, .. }: Answer) -> Result<Said> {
+    async fn read(&mut self, ScriptReply { value, sent, .. }: ScriptReply) -> Result<Asked> {
         let name = &self.request.name;
-        if let Value::Error(text) = &reply {
-            if text.contains("WRONGTYPE") && self.client.is_of_another_type(&self.keys).await {
+        if let Value::Error(text) = &value {
+            // A lock key of another type is somebody else's.
+            if let Some((0, _)) = self.client.key_of_another_type(&self.keys, text).await {
                 let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, -1));
-                return Ok(Said::Busy(Busy { holder, sent, look_in }));
+                return Ok(Asked::Busy(Busy { holder, sent, look_in }));
             }
             if self.sent == 1 {
                 // Nothing was done, so there is nothing to undo.
@@ -177,20 +166,22 @@ impl<'a> Acquire<'a> {
             }
             return Err(self.client.refusal(&self.keys, text).await);
         }
-        let (value, ttl, place) = match Taken::read(reply).ok_or_else(|| self.client.unreadable())? {
-            Taken::Granted(token) => return self.granted(token, sent, false).map(Said::Granted),
-            Taken::Held { value, ttl, place } => (String::from_utf8_lossy(&value).into_owned(), ttl, place),
+        let (value, ttl, place) = match GrantReply::read(value).ok_or_else(|| self.client.unreadable())? {
+            GrantReply::Granted(token) => return self.granted(token, sent, false).map(Asked::Granted),
+            GrantReply::Held { value, ttl, place } => {
+                (String::from_utf8_lossy(&value).into_owned(), ttl, place)
+            }
         };
         if Record::parse(&value).is_some_and(|record| record.owner == self.identity.owner()) {
-            return Ok(Said::Revoked);
+            return Ok(Asked::Revoked);
         }
         let (holder, look_in) = (record::holder(name, &value, ttl), look_in(place.unwrap_or(0), ttl));
-        Ok(Said::Busy(Busy { holder, sent, look_in }))
+        Ok(Asked::Busy(Busy { holder, sent, look_in }))
     }
 
     /// Waits for a push that can be believed. `None` when it is time to look again.
-    async fn push(&self, busy: &Busy) -> Option<FencingToken> {
-        let (Some(pushes), Some(session)) = (&self.pushes, &self.session) else { return None };
+    async fn pushed(&self, busy: &Busy) -> Option<FencingToken> {
+        let (Some((pushes, _)), Some(session)) = (&self.pushes, &self.session) else { return None };
         tokio::select! {
             biased;
             // What comes over a later one says nothing about an answer of this one.
@@ -206,79 +197,42 @@ impl<'a> Acquire<'a> {
     fn granted(&mut self, token: FencingToken, sent: Moment, pushed: bool) -> Result<Grant> {
         let Some(pushes) = self.pushes.take() else { return Err(self.client.unreadable()) };
         self.session = None;
-        let hold = Held {
-            client: self.client.clone(),
-            keys: self.keys.clone(),
-            owner: self.identity.owner(),
-            token,
-            giving: Default::default(),
-            _pushes: pushes,
-            _runtime: self.runtime.clone(),
-        };
-        let term = Some(if pushed { TERM } else { self.request.ttl });
-        Ok(Grant { identity: self.identity, token, sent, term, pushed, hold: Arc::new(hold) })
+        let hold = Held::new(self.client, self.keys.clone(), self.identity.owner(), token, pushes);
+        let term = Some(if pushed { PUSHED_TERM } else { self.request.ttl });
+        Ok(Grant { identity: self.identity, token, sent, term, pushed, hold })
     }
 }
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
-        let (Some(session), Some(pushes)) = (self.session.take(), self.pushes.take()) else { return };
-        let client = self.client;
-        let leave = session.send(&Op::Leave { entry: &self.entry }.on(&self.keys), client.clock.now());
-        let astray = self.astray;
-        let undo = Undo {
-            client: client.clone(),
-            keys: self.keys.clone(),
-            entry: self.entry.clone(),
-            pushes,
-            _runtime: self.runtime.clone(),
-            ttl: self.request.ttl,
-            single: self.sent == 1,
-        };
-        client.background.spawn(&client.keeper, async move {
-            if let Ok(reply) = leave
-                && let Ok(Ok(Value::Int(_))) = tokio::time::timeout(undo.client.timeout(), reply).await
-                && !astray
-            {
-                // It came after all that it undoes.
+        let Some(session) = self.session.take() else { return };
+        let (client, keys, entry) = (self.client.clone(), self.keys.clone(), self.entry.clone());
+        let (pushes, astray, single, ttl) =
+            (self.pushes.take(), self.astray, self.sent == 1, self.request.ttl);
+        let leave = Op::Leave { entry: &entry };
+        let sent = client::post(&[leave], &keys, &session, client.clock.now(), false);
+        self.client.background.spawn(&self.client.keeper, async move {
+            // It came after all that it undoes.
+            if client.is_carried_out(sent).await && !astray {
                 return;
             }
-            undo.insist().await;
+            let _channel = pushes;
+            leave_for(ttl, &client, &keys, &entry, single).await;
         });
     }
 }
 
-/// An attempt that was given up over a session that has ended, or is stuck.
-struct Undo {
-    client: Arc<Client>,
-    keys: Arc<KeySet>,
-    entry: Arc<str>,
-    pushes: PushSlot,
-    _runtime: Arc<RuntimeSlot>,
-    ttl: Duration,
-    /// Only one request of it may have reached the server.
-    single: bool,
-}
-
-impl Undo {
-    /// Leaves the queue and gives the lock back, again and again until the ttl has passed: what was sent may
-    /// still arrive. If that is a single request, to have undone it settles it.
-    async fn insist(self) {
-        let give_up = self.client.clock.now().plus(self.ttl);
-        let mut pause = UNDO_PAUSE;
-        while self.client.clock.now() < give_up {
-            let leave = Op::Leave { entry: &self.entry };
-            let answer = self.client.run(&self.keys, leave, self.client.timeout()).await;
-            let undone = answer.is_ok_and(|answer| ops::given(&answer.reply) == Some(true));
-            if undone && self.single {
-                return;
-            }
-            tokio::select! {
-                // It has arrived, and was served.
-                _ = self.pushes.grant() => {}
-                () = tokio::time::sleep(pause) => pause *= 3,
-            }
+/// Undoes an attempt whose session has ended, or is stuck: leaves the queue and gives the lock back, again
+/// and again until the ttl has passed. What was sent may still arrive. If that is a `single` request, to have
+/// undone it settles it.
+async fn leave_for(ttl: Duration, client: &Client, keys: &KeySet, entry: &str, single: bool) {
+    let (give_up, mut pauses) = (client.clock.now().plus(ttl), UNDO_PAUSES);
+    while client.clock.now() < give_up {
+        let reply = client.run(keys, Op::Leave { entry }, client.timeout(), client::freed).await;
+        if single && reply.is_ok_and(|reply| reply.value) {
+            return;
         }
+        pauses.sleep().await;
     }
 }
 

@@ -1,46 +1,163 @@
-//! What attempts and holds share: sessions with the server, and one way to send it an [`Op`].
+//! What this store asks its server: the nine verbs of `scripts/ops.lua`, the replies to them, and one way to
+//! send them. The head of the script says what each verb does.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use super::config::Config;
+use super::driver::batch::Step;
+use super::driver::connection::Reply;
 use super::driver::connector::Connector;
-use super::driver::push::PushRouter;
 use super::driver::resp::Value;
-use super::driver::session::{Session, Sessions, Silence};
+use super::driver::session::{RuntimeSlot, ScriptReply, Session, Sessions};
 use super::keys::{self, KeySet};
-use super::ops::{self, Op};
+use super::push::{PushRouter, PushSlot};
+use crate::backend::LossSignal;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::keeper::Keeper;
-use crate::{Error, Name, Result};
+use crate::{Error, FencingToken, Name, Owner, Result};
 
+/// How long the server keeps a lock that it pushed to a waiter, unless the waiter renews it.
+pub(super) const PUSHED_TERM: Duration = Duration::from_secs(1);
+
+/// One step of the script.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op<'a> {
+    Try { entry: &'a str, ttl: Duration },
+    Wait { entry: &'a str, ttl: Duration },
+    Again { entry: &'a str, ttl: Duration },
+    Free { owner: Owner, token: FencingToken },
+    Leave { entry: &'a str },
+    Renew { owner: Owner, token: FencingToken, ttl: Duration },
+    Attach { owner: Owner, token: FencingToken, entry: &'a str, ttl: Duration },
+    Ask { value: &'a [u8], reason: &'a str },
+    Seize { entry: &'a str, value: &'a [u8], reason: &'a str },
+}
+
+impl<'a> Op<'a> {
+    fn words(self) -> [Cow<'a, [u8]>; 3] {
+        let text = |text: &'a str| Cow::Borrowed(text.as_bytes());
+        let made = |text: String| Cow::Owned(text.into_bytes());
+        let time = |ttl| made(super::milliseconds(ttl));
+        match self {
+            Self::Try { entry, ttl } => [text("try"), text(entry), time(ttl)],
+            Self::Wait { entry, ttl } => [text("wait"), text(entry), time(ttl)],
+            Self::Again { entry, ttl } => [text("again"), text(entry), time(ttl)],
+            Self::Free { owner, token } => [text("free"), made(format!("{owner} {token}")), text("")],
+            Self::Leave { entry } => [text("leave"), text(entry), text("")],
+            Self::Renew { owner, token, ttl } => [text("renew"), made(format!("{owner} {token}")), time(ttl)],
+            Self::Attach { owner, token, entry, ttl } => {
+                [text("attach"), made(format!("{owner} {token}\n{entry}")), time(ttl)]
+            }
+            Self::Ask { value, reason } => [text("ask"), value.into(), text(reason)],
+            Self::Seize { entry, value, reason } => {
+                [text("seize"), Cow::Owned([entry.as_bytes(), b"\n", value].concat()), text(reason)]
+            }
+        }
+    }
+}
+
+/// Sends steps for one lock: a single one in a call with others, unless `alone`. Never waits.
+pub(super) fn post(
+    ops: &[Op<'_>],
+    keys: &KeySet,
+    session: &Session,
+    sent: Moment,
+    alone: bool,
+) -> Result<Reply, String> {
+    let keys: Vec<_> = ops.iter().flat_map(|_| keys.each()).collect();
+    let words: Vec<_> = ops.iter().flat_map(|op| op.words()).collect();
+    let (alone, pushes) = (alone || ops.len() > 1, matches!(ops, [Op::Free { .. } | Op::Leave { .. }]));
+    session.send(&Step { keys: &keys, arguments: &words, needs_end: false, alone, pushes }, sent)
+}
+
+/// The reply to `try`, `wait`, `again`, `ask` and `seize`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum GrantReply {
+    Granted(FencingToken),
+    /// The lock's value, empty if it is free; its time left in milliseconds, negative if it has no end; the
+    /// place in the queue, from 0.
+    Held {
+        value: Vec<u8>,
+        ttl: i64,
+        place: Option<u32>,
+    },
+}
+
+impl GrantReply {
+    /// `None` if it is no such reply.
+    pub(super) fn read(reply: Value) -> Option<Self> {
+        match reply {
+            Value::Text(token) => {
+                let token = std::str::from_utf8(&token).ok()?.parse().ok()?;
+                FencingToken::new(token).map(Self::Granted)
+            }
+            Value::List(mut items) => {
+                let [_, ttl, place] = items.as_slice() else { return None };
+                let (ttl, place) = (ttl.as_int()?, u32::try_from(place.as_int()?).ok());
+                match items.swap_remove(0) {
+                    Value::Text(value) => Some(Self::Held { value, ttl, place }),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The reply to `free` and `leave`: whether there was something to give back.
+pub(super) fn freed(reply: Value) -> Option<bool> {
+    match reply {
+        Value::Int(0) => Some(false),
+        Value::Int(1) => Some(true),
+        _ => None,
+    }
+}
+
+/// The reply to `renew` and `attach`: an error is the value found instead, empty if there is none.
+pub(super) fn renewed(reply: Value) -> Option<Result<(), Vec<u8>>> {
+    match reply {
+        Value::Int(1) => Some(Ok(())),
+        Value::Text(found) => Some(Err(found)),
+        _ => None,
+    }
+}
+
+/// What attempts and holds share.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) sessions: Sessions,
-    pub(super) router: Arc<PushRouter>,
+    router: Arc<PushRouter>,
     pub(super) clock: Clock,
     pub(super) keeper: Arc<Keeper>,
     pub(super) background: BackgroundTasks,
-}
-
-/// An answer, and when its request was sent.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) reply: Value,
-    pub(super) sent: Moment,
-    /// The session of a first request ended, and it may have been carried out.
-    pub(super) repeated: bool,
+    keeper_connects: Once,
 }
 
 impl Client {
     pub(super) async fn connect(config: Config) -> Result<Self> {
         let (clock, router) = (Clock::system(), Arc::<PushRouter>::default());
-        let connector = Connector::new(config)?;
-        let sessions = Sessions::new(connector, ops::SCRIPT, Some(router.clone()), clock.clone());
+        let pushes = router.clone();
+        let on_push = Arc::new(move |push: &[Value]| pushes.deliver(push));
+        let script = include_str!("scripts/ops.lua");
+        let sessions = Sessions::new(Connector::new(config)?, script, Some(on_push), clock.clone());
         sessions.current(sessions.deadline()).await?;
-        let keeper = Keeper::of(&clock)?;
-        Ok(Self { sessions, router, clock, keeper, background: BackgroundTasks::default() })
+        let (keeper, background) = (Keeper::of(&clock)?, BackgroundTasks::default());
+        Ok(Self { sessions, router, clock, keeper, background, keeper_connects: Once::new() })
+    }
+
+    /// Lets the keeper connect before its first renewal: after a push there is little time for that one.
+    pub(super) fn connect_keeper(self: &Arc<Self>) {
+        self.keeper_connects.call_once(|| {
+            let client = self.clone();
+            self.keeper.spawn(async move {
+                if let Err(error) = client.sessions.current(client.sessions.deadline()).await {
+                    tracing::debug!(%error, "the keeper could not connect yet");
+                }
+            });
+        });
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -56,57 +173,64 @@ impl Client {
         keys::of(&self.config().start, name).map(Arc::new)
     }
 
-    /// Runs one op.
-    pub(super) async fn run(&self, keys: &KeySet, op: Op<'_>, timeout: Duration) -> Result<Answer> {
-        let answer = self.send(keys, timeout, |_| op).await?;
-        match &answer.reply {
-            Value::Error(text) => Err(self.refusal(keys, text).await),
-            _ => Ok(answer),
-        }
+    /// Opens a slot for pushes to an owner, on the channel of the current runtime.
+    pub(super) fn listen(&self, owner: Owner, signal: &Arc<LossSignal>) -> (PushSlot, Arc<RuntimeSlot>) {
+        (self.router.open(owner, signal.clone()), self.sessions.slot())
     }
 
-    /// Sends what `op` says for a session, and once more over a new one if the first turns out to have ended,
-    /// or its server to have become a replica. That is safe for every verb but `seize`: each names the
-    /// identity that it is for, and most of them the token.
+    /// Runs one op and reads its reply.
+    pub(super) async fn run<T>(
+        &self,
+        keys: &KeySet,
+        op: Op<'_>,
+        timeout: Duration,
+        read: impl Fn(Value) -> Option<T>,
+    ) -> Result<ScriptReply<T>> {
+        let reply = self.send(keys, timeout, |_| op).await?;
+        if let Value::Error(text) = &reply.value {
+            return Err(self.refusal(keys, text).await);
+        }
+        let value = read(reply.value).ok_or_else(|| self.unreadable())?;
+        Ok(ScriptReply { value, sent: reply.sent, repeated: reply.repeated })
+    }
+
+    /// Sends what `op` says for a session, and once more if that one ended first. Every verb but `seize` may
+    /// be repeated: it names the identity that it is for, and mostly the token.
     pub(super) async fn send<'a>(
         &self,
         keys: &KeySet,
         timeout: Duration,
         mut op: impl FnMut(&Arc<Session>) -> Op<'a>,
-    ) -> Result<Answer> {
-        let deadline = self.clock.now().plus(timeout);
-        let (mut first, mut repeated) = (true, false);
-        loop {
-            let session = self.sessions.current(deadline).await?;
-            let (op, sent) = (op(&session), self.clock.now());
-            match self.sessions.exchange(&session, &[op.on(keys)], sent, deadline).await {
-                Ok(reply) => return Ok(Answer { reply, sent, repeated }),
-                Err(silence @ Silence::TimedOut(_)) => return Err(self.sessions.error(silence)),
-                Err(silence) if !first => return Err(self.sessions.error(silence)),
-                Err(silence) => {
-                    first = false;
-                    repeated = matches!(silence, Silence::Ended(_));
-                }
-            }
-        }
+    ) -> Result<ScriptReply> {
+        let (deadline, mut last) = (self.clock.now().plus(timeout), None);
+        let called = self.sessions.call(deadline, true, |session, sent, alone| {
+            let op = last.filter(|_| alone).unwrap_or_else(|| op(session));
+            last = Some(op);
+            post(&[op], keys, session, sent, alone)
+        });
+        called.await.map_err(|error| self.sessions.error(error))
+    }
+
+    /// Whether a request that undoes another one was carried out.
+    pub(super) async fn is_carried_out(&self, sent: Result<Reply, String>) -> bool {
+        let Ok(reply) = sent else { return false };
+        let reply = tokio::time::timeout(self.timeout(), reply).await;
+        matches!(reply, Ok(Ok(value)) if !matches!(value, Value::Error(_)))
     }
 
     /// What an error reply to an op means. One about a key of another type says which key.
     pub(super) async fn refusal(&self, keys: &KeySet, text: &str) -> Error {
-        match text.contains("WRONGTYPE") {
-            true => self.odd_key(keys).await.map(|(_, odd)| self.backend(odd)),
-            false => None,
+        match self.key_of_another_type(keys, text).await {
+            Some((_, what)) => self.backend(what),
+            None => self.sessions.connector.refusal(text),
         }
-        .unwrap_or_else(|| self.sessions.refusal(text))
     }
 
-    /// Whether the lock itself is a key of another type: somebody else's.
-    pub(super) async fn is_of_another_type(&self, keys: &KeySet) -> bool {
-        self.odd_key(keys).await.is_some_and(|(index, _)| index == 0)
-    }
-
-    /// The first of a lock's keys that is of another type, and what to do about it.
-    async fn odd_key(&self, keys: &KeySet) -> Option<(usize, String)> {
+    /// The place of the key that an error is about, if that is of another type, and what to do about it.
+    pub(super) async fn key_of_another_type(&self, keys: &KeySet, text: &str) -> Option<(usize, String)> {
+        if !text.contains("WRONGTYPE") {
+            return None;
+        }
         let types = keys.each().map(|key| ["TYPE", key]);
         let types = self.sessions.ask(&types.each_ref().map(|words| &words[..])).await.ok()?;
         let rights = ["string", "string", "list"];
@@ -116,12 +240,60 @@ impl Client {
         })
     }
 
-    /// An answer that cannot be read.
+    /// A reply that cannot be read.
     pub(super) fn unreadable(&self) -> Error {
         self.backend("an answer that makes no sense".to_owned())
     }
 
     fn backend(&self, what: String) -> Error {
         Error::Backend { store: self.config().label.clone(), source: what.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(number: u64) -> FencingToken {
+        FencingToken::new(number).unwrap()
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.into())
+    }
+
+    #[test]
+    fn each_verb_has_the_words_that_the_script_takes() {
+        let (owner, ttl) = (Owner::fresh(), Duration::from_millis(1500));
+        for (op, words) in [
+            (Op::Wait { entry: "e", ttl }, ["wait".into(), "e".into(), "1500".into()]),
+            (Op::Free { owner, token: token(7) }, ["free".into(), format!("{owner} 7"), String::new()]),
+            (
+                Op::Attach { owner, token: token(7), entry: "e", ttl },
+                ["attach".into(), format!("{owner} 7\ne"), "1500".into()],
+            ),
+            (
+                Op::Seize { entry: "e", value: b"!v\nx", reason: "why" },
+                ["seize".into(), "e\n!v\nx".into(), "why".into()],
+            ),
+        ] {
+            let said = op.words().map(|word| String::from_utf8(word.into_owned()).unwrap());
+            assert_eq!(said, words);
+        }
+    }
+
+    #[test]
+    fn replies_are_read_and_nonsense_is_not() {
+        assert_eq!(GrantReply::read(text("42")), Some(GrantReply::Granted(token(42))));
+        let held = vec![text("v"), Value::Int(-1), Value::Int(3)];
+        let read = GrantReply::Held { value: b"v".to_vec(), ttl: -1, place: Some(3) };
+        assert_eq!(GrantReply::read(Value::List(held.clone())), Some(read));
+        for odd in [text("0"), text("x"), Value::Nil, Value::Int(1), Value::List(held[..2].to_vec())] {
+            assert_eq!(GrantReply::read(odd), None);
+        }
+        assert!(matches!(renewed(Value::Int(1)), Some(Ok(()))));
+        assert!(matches!(renewed(text("v")), Some(Err(found)) if found == b"v"));
+        assert!(renewed(Value::Int(0)).is_none() && renewed(Value::Nil).is_none());
+        assert_eq!([0, 1, 2].map(|number| freed(Value::Int(number))), [Some(false), Some(true), None]);
     }
 }

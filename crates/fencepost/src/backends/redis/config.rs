@@ -3,12 +3,26 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::backends::common::parameter::Parameter;
 use crate::backends::common::tls::TlsFiles;
 use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a URL may set, in the order of the page.
+pub(in crate::backends) const PARAMETERS: &[Parameter] = &[
+    Parameter::new("timeout", "2s", "the longest that a connect or one round trip may take"),
+    Parameter::new("db", "0", "the database, with `redis+unix`; with a host, write `/2` after it"),
+    Parameter::new("prefix", "", "what every key begins with"),
+    Parameter::new("keys", "lock", "`plain` makes the bare name the key, as clients of other make have it"),
+    Parameter::new("allow", "", "accepts a server that is `evicting` or a `replica`: exclusion is gone then"),
+    Parameter::new("ca", "", "a file of authorities to trust instead of the system's, with `rediss`"),
+    Parameter::new("cert", "", "our certificate, with `rediss` and `key`"),
+    Parameter::new("key", "", "the private key of `cert`"),
+    Parameter::new("server_name", "", "the name that the server's certificate must have, if not the host"),
+];
 
 #[derive(Clone)]
 pub(in crate::backends) struct Config {
@@ -46,13 +60,8 @@ impl Config {
         if prefix.len() > 128 || prefix.contains('\0') {
             return Err(Error::invalid("parameter `prefix` may have at most 128 bytes and no NUL"));
         }
-        let start = match url.take("keys").as_deref() {
-            None | Some("lock") => format!("{prefix}lock:"),
-            Some("plain") => prefix.clone(),
-            Some(other) => {
-                return Err(Error::invalid(format!("parameter `keys` is `lock` or `plain`, not `{other}`")));
-            }
-        };
+        let plain = url.take_choice("keys", &[("lock", false), ("plain", true)])?.unwrap_or(false);
+        let start = if plain { prefix.clone() } else { format!("{prefix}lock:") };
         let timeout = url.take_duration("timeout")?.unwrap_or(timeout);
         if timeout < Duration::from_millis(1) {
             return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
@@ -62,10 +71,9 @@ impl Config {
             match word {
                 "evicting" => allow_evicting = true,
                 "replica" => allow_replica = true,
-                other => {
-                    return Err(Error::invalid(format!(
-                        "parameter `allow` takes `evicting` and `replica`, not `{other}`"
-                    )));
+                _ => {
+                    let message = format!("parameter `allow` takes `evicting` and `replica`, not `{word}`");
+                    return Err(Error::invalid(message));
                 }
             }
         }
@@ -74,8 +82,8 @@ impl Config {
         let (user, password) = (url.user.take(), url.password.take());
         if user.is_some() && password.is_none() {
             return Err(Error::invalid(
-                "the URL has a user but no password; write `redis://user:password@host`, or `redis://:password@host` \
-                 for a password alone",
+                "the URL has a user but no password; write `redis://user:password@host`, or \
+                 `redis://:password@host` for a password alone",
             ));
         }
         url.finish()?;
@@ -105,11 +113,11 @@ impl Config {
                     "a redis+unix URL names a socket: `redis+unix:///run/redis.sock`",
                 ));
             }
-            // A login behind too few slashes would be taken for a part of the path, and shown.
+            // A login after too few slashes would be taken for a part of the path, and shown.
             if url.path.contains('@') {
                 return Err(Error::invalid(
-                    "the path of a socket with `@` in it is not supported; a password stands between `//` and the path: \
-                     `redis+unix://:PASSWORD@/run/redis.sock`",
+                    "the path of a socket with `@` in it is not supported; a password stands between `//` \
+                     and the path: `redis+unix://:PASSWORD@/run/redis.sock`",
                 ));
             }
             let database = url.take("db").as_deref().map_or(Ok(0), number)?;
@@ -176,10 +184,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_table_of_parameters_is_what_urls_may_set() {
+        let mut known = std::collections::BTreeSet::new();
+        for text in ["redis+unix:///s?other=1", "rediss://h?other=1"] {
+            let message = parse(text).unwrap_err().to_string();
+            let (_, names) = message.split_once("known are ").unwrap();
+            known.extend(names.split(", ").map(|name| name.trim_matches('`').to_owned()));
+        }
+        let listed: Vec<_> = PARAMETERS.iter().map(|row| row.name).collect();
+        assert!(known.iter().all(|name| listed.contains(&name.as_str())), "{known:?}");
+        assert_eq!(known.len(), listed.len());
+        let config = parse("redis://h?timeout=2s&prefix=&keys=lock&allow=").unwrap();
+        assert_eq!(config.timeout, DEFAULT_TIMEOUT);
+        assert_eq!((config.start.as_str(), config.database), ("lock:", 0));
+    }
+
     proptest! {
         #[test]
-        fn no_url_makes_it_panic_or_show_a_password(text in crate::url::tests::nearly_a_url("redis|rediss|redis[+]unix")) {
-            // What is behind the login may look like one, and is a host or a path then.
+        fn no_url_makes_it_panic_or_show_a_password(
+            text in crate::url::tests::nearly_a_url("redis|rediss|redis[+]unix"),
+        ) {
+            // What follows the login may look like one, and is a host or a path then.
             let shown = match parse(&text) {
                 Ok(config) => format!("{config:?}"),
                 Err(error) => error.to_string(),

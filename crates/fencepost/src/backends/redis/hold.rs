@@ -1,4 +1,4 @@
-//! One held lock: renewing it, giving it back, leaving it to others. Each is one conditional request, which
+//! One held lock: renewing it, giving it back, leaving it to a handle. Each is one conditional request, which
 //! names the owner and the token.
 
 use std::os::fd::BorrowedFd;
@@ -8,36 +8,46 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
-use super::client::Client;
-use super::driver::push::PushSlot;
+use super::client::{self, Client, Op};
 use super::driver::session::RuntimeSlot;
 use super::keys::KeySet;
-use super::ops::{Kept, Op, given};
+use super::push::PushSlot;
 use super::record::Record;
 use crate::backend::{Hold, Renewal};
 use crate::{FencingToken, Loss, Owner, Result};
 
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) client: Arc<Client>,
-    pub(super) keys: Arc<KeySet>,
-    pub(super) owner: Owner,
-    pub(super) token: FencingToken,
-    pub(super) giving: Mutex<Giving>,
-    /// Open for revocations while the lock is held, on the channel of this runtime, which the lock's value
-    /// names.
-    pub(super) _pushes: PushSlot,
-    pub(super) _runtime: Arc<RuntimeSlot>,
+    client: Arc<Client>,
+    keys: Arc<KeySet>,
+    owner: Owner,
+    token: FencingToken,
+    giving_back: Mutex<GivingBack>,
+    /// Open for revocations, on the channel that the lock's value names.
+    _pushes: (PushSlot, Arc<RuntimeSlot>),
 }
 
-/// What giving the lock back has come to. The mutex lets one at a time do it: a guard that is detached in the
-/// moment in which its `max_hold` ends is either detached or released.
+/// What giving the lock back has come to. The mutex lets one at a time do it: `max_hold` may end in the
+/// moment in which the guard is detached, and the lock is then either detached or released.
 #[derive(Debug, Default)]
-pub(super) struct Giving {
-    /// It is given back, or left to whoever attaches it: what comes later must not touch it.
+struct GivingBack {
+    /// It is given back, or left to a handle: nothing may touch it any more.
     done: bool,
     /// A release was sent. Not to find the lock is no news from then on.
     begun: bool,
+}
+
+impl Held {
+    pub(super) fn new(
+        client: &Arc<Client>,
+        keys: Arc<KeySet>,
+        owner: Owner,
+        token: FencingToken,
+        pushes: (PushSlot, Arc<RuntimeSlot>),
+    ) -> Arc<Self> {
+        let giving_back = Mutex::default();
+        Arc::new(Self { client: client.clone(), keys, owner, token, giving_back, _pushes: pushes })
+    }
 }
 
 #[async_trait]
@@ -47,24 +57,24 @@ impl Hold for Held {
     }
 
     async fn release(&self) -> Result<bool> {
-        let mut giving = self.giving.lock().await;
-        if giving.done {
+        let mut giving_back = self.giving_back.lock().await;
+        if giving_back.done {
             return Ok(true);
         }
-        let again = std::mem::replace(&mut giving.begun, true);
+        let again = std::mem::replace(&mut giving_back.begun, true);
         let freed = release(&self.client, &self.keys, self.owner, self.token).await?;
-        giving.done = true;
+        giving_back.done = true;
         // It was ours as far as we know, so what a first request may have done, it has done.
-        Ok(again || freed != Freed::Not)
+        Ok(again || freed != Some(false))
     }
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
-        let mut giving = self.giving.lock().await;
-        if giving.done {
+        let mut giving_back = self.giving_back.lock().await;
+        if giving_back.done {
             return Ok(Renewal::Lost(Loss::Taken));
         }
         let renewal = self.renew(term).await?;
-        giving.done = matches!(renewal, Renewal::Renewed { .. });
+        giving_back.done = matches!(renewal, Renewal::Renewed { .. });
         Ok(renewal)
     }
 
@@ -85,37 +95,24 @@ pub(super) async fn renew(
 ) -> Result<Renewal> {
     // Late answers are worthless, and a stuck connection should be replaced while there is time to.
     let timeout = client.timeout().min((term / 3).max(Duration::from_millis(20)));
-    let answer = client.run(keys, Op::Renew { owner, token, ttl: term }, timeout).await?;
-    match Kept::read(answer.reply).ok_or_else(|| client.unreadable())? {
-        Kept::Ours => Ok(Renewal::Renewed { sent: answer.sent, term: Some(term) }),
-        Kept::Not(found) => Ok(Renewal::Lost(loss(&found, owner, gone))),
-    }
+    let op = Op::Renew { owner, token, ttl: term };
+    let reply = client.run(keys, op, timeout, client::renewed).await?;
+    Ok(match reply.value {
+        Ok(()) => Renewal::Renewed { sent: reply.sent, term: Some(term) },
+        Err(found) => Renewal::Lost(loss(&found, owner, gone)),
+    })
 }
 
-/// What became of a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Freed {
-    Yes,
-    /// It was not ours any more.
-    Not,
-    /// A repeated request found nothing: the first one has done it, or it was not ours any more.
-    Maybe,
-}
-
-/// Gives a lock back.
+/// Gives a lock back: whether it was still the owner's. `None` if a repeated request found nothing: the first
+/// one has freed it, or it was not the owner's any more.
 pub(super) async fn release(
     client: &Client,
     keys: &KeySet,
     owner: Owner,
     token: FencingToken,
-) -> Result<Freed> {
-    let answer = client.run(keys, Op::Free { owner, token }, client.timeout()).await?;
-    let found = given(&answer.reply).ok_or_else(|| client.unreadable())?;
-    Ok(match found {
-        true => Freed::Yes,
-        false if answer.repeated => Freed::Maybe,
-        false => Freed::Not,
-    })
+) -> Result<Option<bool>> {
+    let reply = client.run(keys, Op::Free { owner, token }, client.timeout(), client::freed).await?;
+    Ok(if reply.value || !reply.repeated { Some(reply.value) } else { None })
 }
 
 /// Why a lock is not its owner's any more, by what was found in its place; `gone` if that is nothing.

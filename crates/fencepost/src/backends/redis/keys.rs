@@ -2,8 +2,8 @@
 //! `keys=plain` the bare `PREFIXNAME`, for names that other clients have chosen. `start` is what comes before
 //! the name.
 //!
-//! What else we keep about a lock lies beside it, in the same slot of a Redis Cluster: under a hash tag of
-//! the whole lock key, or under the lock key's own hash tag if it has one.
+//! Two more keys lie beside it, in the same slot of a Redis Cluster. Their hash tag is the whole lock key, or
+//! the lock key's own hash tag if it has one.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,26 +11,21 @@ use std::collections::BTreeSet;
 use super::driver::resp::Value;
 use crate::{Error, Name, Result};
 
-/// The key of a lock and two beside it, in one piece: every held lock has them.
+/// The key of a lock and two beside it.
 #[derive(Clone, Debug)]
-pub(in crate::backends) struct KeySet {
-    text: Box<str>,
-    ends: [usize; 2],
-}
+pub(in crate::backends) struct KeySet([Box<str>; 3]);
 
 impl KeySet {
-    /// The lock `name` and two keys beside it, which end in these words. The name has to be a
-    /// [checked](check) one.
+    /// The lock `name` and two keys beside it, which end in these words. The name must be a [checked](check)
+    /// one.
     pub(in crate::backends) fn new(start: &str, name: &str, [second, third]: [&str; 2]) -> Self {
         let lock = [start, name].concat();
         let (second, third) = (beside(&lock, second), beside(&lock, third));
-        let ends = [lock.len(), lock.len() + second.len()];
-        Self { text: [lock, second, third].concat().into(), ends }
+        Self([lock.into(), second.into(), third.into()])
     }
 
     pub(in crate::backends) fn each(&self) -> [&str; 3] {
-        let [first, second] = self.ends;
-        [&self.text[..first], &self.text[first..second], &self.text[second..]]
+        self.0.each_ref().map(|key| &**key)
     }
 }
 
@@ -67,8 +62,8 @@ fn escaped(text: &str) -> Cow<'_, str> {
     text.replace('%', "%25").replace('{', "%7B").replace('}', "%7D").into()
 }
 
-/// Refuses a name whose keys could not share a slot, or whose key is one of those that we keep about another
-/// lock. The latter exist only with `keys=plain`.
+/// Refuses a name whose keys could not share a slot, or whose key is kept about another lock. The latter
+/// exist only with `keys=plain`.
 pub(in crate::backends) fn check(start: &str, name: &Name) -> Result<()> {
     let key = format!("{start}{name}");
     if key.contains('}') && hash_tag(&key).is_none() {
@@ -78,19 +73,19 @@ pub(in crate::backends) fn check(start: &str, name: &Name) -> Result<()> {
     }
     if is_ours(start, &key) {
         return Err(Error::invalid(format!(
-            "lock `{name}` would be a key that is kept about another lock; choose a name that does not start with a brace"
+            "lock `{name}` would be a key that is kept about another lock; choose a name that does not start \
+             with a brace"
         )));
     }
     Ok(())
 }
 
-/// Whether a key is no lock but something that we keep about one, about a fenced resource or about a Redlock
-/// node.
+/// Whether a key is not a lock but is kept about one, about a fenced resource or about a Redlock node.
 fn is_ours(start: &str, key: &str) -> bool {
     let Some((tag, rest)) = key.strip_prefix('{').and_then(|rest| rest.split_once("}:")) else {
         return false;
     };
-    // The lock key is the tag, or stands behind it, escaped. Earlier versions escaped it in the tag, too.
+    // The lock key is the tag, or follows it, escaped. Earlier versions escaped it in the tag, too.
     let (about, what) = match rest.rsplit_once(':') {
         Some((about, what)) if about.contains("%7B") => (about, what),
         _ => (tag, rest),
@@ -106,8 +101,7 @@ fn is_ours(start: &str, key: &str) -> bool {
     }
 }
 
-/// Takes the names of locks out of an answer to SCAN. Returns the next cursor; `None` if it is no such
-/// answer.
+/// Takes the names of locks out of a reply to SCAN. Returns the next cursor; `None` if it is no such reply.
 pub(in crate::backends) fn names(
     page: Option<&Value>,
     start: &str,

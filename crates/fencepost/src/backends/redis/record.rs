@@ -1,6 +1,6 @@
-//! What a lock's key holds: `ENTRY TOKEN`, where an entry is `IDENTITY CHANNEL JSON`; a plain string, so that
-//! other lock clients of the same key exclude us and we them. A lock whose holder was asked to let go has `!`
-//! in front, and a new line with the operator's reason behind. Redlock's have no token.
+//! What a lock's key holds: `ENTRY TOKEN`, where an entry is `IDENTITY CHANNEL JSON`. It is a plain string:
+//! other lock clients of the same key exclude us, and we them. A lock whose holder was asked to let go has
+//! `!` in front, and a new line with the operator's reason at the end. Redlock's have no token.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -145,7 +145,8 @@ mod tests {
 
         #[test]
         fn a_value_that_was_changed_does_not_make_it_panic(at in 0usize..120, by in any::<char>()) {
-            let mut text: Vec<char> = format!("{} 42", entry(Owner::fresh(), PLACE, "note")).chars().collect();
+            let value = format!("{} 42", entry(Owner::fresh(), PLACE, "note"));
+            let mut text: Vec<char> = value.chars().collect();
             let place = at % text.len();
             text[place] = by;
             let text: String = text.into_iter().collect();

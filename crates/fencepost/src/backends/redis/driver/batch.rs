@@ -1,17 +1,18 @@
-//! A script call that gathers steps: all that are sent until the connection is next written to go out as one
-//! call. A server spends as much on a call as on what it does.
+//! A script call that gathers steps. All steps that are sent before the connection is next written to go out
+//! as one call: a server spends as much on a call as on what it does.
 
 use std::sync::Arc;
 
-use super::connection::Call;
-use super::resp;
+use super::connection::{Call, PendingReply};
+use super::resp::{self, Part, Ready};
 use crate::runtime::clock::Moment;
 
-/// A script that takes steps, and the words that follow them in a call in which any step asks for that.
+/// A script that takes steps.
 #[derive(Debug, Default)]
 pub(in crate::backends) struct BatchedScript {
     /// What to call it by.
     pub(in crate::backends) name: String,
+    /// What follows the steps in a call in which any step needs it.
     pub(in crate::backends) key: String,
     pub(in crate::backends) arguments: [String; 2],
     /// How many steps one call makes. More would keep a server busy for too long at a time.
@@ -25,55 +26,33 @@ pub(in crate::backends) struct Step<'a, W = &'a str> {
     pub(in crate::backends) arguments: &'a [W],
     /// Whether it needs what follows the steps.
     pub(in crate::backends) needs_end: bool,
-    /// Whether nothing else shall be in the same call: what the server refuses, it refuses to all of it.
+    /// Whether it makes a call of its own. What the server refuses, it refuses to the whole call.
     pub(in crate::backends) alone: bool,
     /// Whether it may push to another client, which is to hear of it first.
     pub(in crate::backends) pushes: bool,
-}
-
-/// Words of a command, encoded.
-#[derive(Debug, Default)]
-struct Words {
-    count: usize,
-    bytes: Vec<u8>,
-}
-
-impl Words {
-    fn push(&mut self, words: &[impl AsRef<[u8]>]) {
-        self.count += words.len();
-        resp::words(&mut self.bytes, words.iter().map(AsRef::as_ref));
-    }
-
-    fn move_to(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.bytes);
-        self.count = 0;
-    }
 }
 
 /// The call that is being gathered.
 #[derive(Default)]
 pub(super) struct ScriptBatch {
     script: Option<Arc<BatchedScript>>,
-    keys: Words,
-    arguments: Words,
+    keys: Ready,
+    arguments: Ready,
     needs_end: bool,
-    pushes: bool,
+    /// Its step goes alone.
+    full: bool,
+    /// Whether any step may push to another client.
+    pub(super) pushes: bool,
     /// When its first step was asked for.
     pub(super) sent: Option<Moment>,
-    pub(super) calls: Vec<Call>,
-}
-
-impl std::fmt::Debug for ScriptBatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a batch of {} steps", self.calls.len())
-    }
+    calls: Vec<Call>,
 }
 
 impl ScriptBatch {
     /// Whether a step can join.
     pub(super) fn takes<W>(&self, script: &Arc<BatchedScript>, step: &Step<'_, W>) -> bool {
         let same = self.script.as_ref().is_none_or(|ours| Arc::ptr_eq(ours, script));
-        self.calls.is_empty() || same && !step.alone && self.calls.len() < script.most
+        self.calls.is_empty() || same && !self.full && !step.alone && self.calls.len() < script.most
     }
 
     pub(super) fn push<W: AsRef<[u8]>>(
@@ -83,35 +62,27 @@ impl ScriptBatch {
         sent: Moment,
         call: Call,
     ) {
-        if self.calls.is_empty() {
-            self.script = Some(script.clone());
-            self.sent = Some(sent);
-        }
-        self.keys.push(step.keys);
-        self.arguments.push(step.arguments);
+        self.script.get_or_insert_with(|| script.clone());
+        self.sent.get_or_insert(sent);
+        self.keys.extend(step.keys);
+        self.arguments.extend(step.arguments);
         self.needs_end |= step.needs_end;
+        self.full |= step.alone;
         self.pushes |= step.pushes;
         self.calls.push(call);
     }
 
-    /// Whether a step may push to another client. Asked once, before the call is finished.
-    pub(super) fn take_pushes(&mut self) -> bool {
-        std::mem::take(&mut self.pushes)
-    }
-
-    /// Appends the call, if there is one, and returns who waits for it.
-    pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Option<(Moment, Vec<Call>)> {
-        let (script, sent) = (self.script.take()?, self.sent.take()?);
-        if std::mem::take(&mut self.needs_end) {
-            self.keys.push(&[&script.key]);
-            self.arguments.push(&script.arguments.each_ref().map(String::as_str));
+    /// Appends the call, if there is one, and returns who waits for its reply.
+    pub(super) fn finish(mut self, out: &mut Vec<u8>) -> Option<PendingReply> {
+        let script = self.script?;
+        if self.needs_end {
+            self.keys.push(&script.key);
+            self.arguments.extend(&script.arguments);
         }
-        let count = self.keys.count.to_string();
-        resp::header(out, b'*', 3 + self.keys.count + self.arguments.count);
-        resp::words(out, ["EVALSHA", &script.name, &count].iter().map(|word| word.as_bytes()));
-        self.keys.move_to(out);
-        self.arguments.move_to(out);
-        Some((sent, std::mem::take(&mut self.calls)))
+        let (keys, arguments) = (Part::Ready(&self.keys), Part::Ready(&self.arguments));
+        let head = ["EVALSHA", &script.name, &keys.count().to_string()];
+        resp::encode(out, [Part::Words(&head), keys, arguments].into_iter());
+        Some(PendingReply { sent: self.sent, calls: self.calls })
     }
 }
 
@@ -130,18 +101,18 @@ mod tests {
 
     fn encoded(words: &[&str]) -> Vec<u8> {
         let mut out = Vec::new();
-        resp::encode(&mut out, words.len(), words.iter().map(|word| word.as_bytes()));
+        resp::encode(&mut out, std::iter::once(Part::Words(words)));
         out
     }
 
     #[test]
     fn steps_join_with_their_keys_before_all_arguments() {
         let (mut batch, script, mut out) = (ScriptBatch::default(), script(), Vec::new());
-        assert!(batch.finish(&mut out).is_none());
+        assert!(std::mem::take(&mut batch).finish(&mut out).is_none());
         batch.push(&script, &step(&["a", "b"], &["1"], true), Moment::at(Default::default()), Box::new(drop));
         batch.push(&script, &step(&["c"], &["2", "3"], false), Moment::NEVER, Box::new(drop));
-        let (sent, calls) = batch.finish(&mut out).unwrap();
-        assert_eq!((sent, calls.len()), (Moment::at(Default::default()), 2));
+        let reply = std::mem::take(&mut batch).finish(&mut out).unwrap();
+        assert_eq!((reply.sent, reply.calls.len()), (Some(Moment::at(Default::default())), 2));
         assert_eq!(out, encoded(&["EVALSHA", "sha", "4", "a", "b", "c", "n", "1", "2", "3", "v", "b"]));
         out.clear();
         batch.push(&script, &step(&["a"], &["1"], false), Moment::NEVER, Box::new(drop));
@@ -160,7 +131,8 @@ mod tests {
             assert!(!batch.takes(&script, &alone));
         }
         assert!(!batch.takes(&script, &step(&[], &[], false)));
-        batch.finish(&mut Vec::new());
-        assert!(batch.takes(&script, &step(&[], &[], false)));
+        let mut batch = ScriptBatch::default();
+        batch.push(&script, &alone, Moment::NEVER, Box::new(drop));
+        assert!(!batch.takes(&script, &step(&[], &[], false)));
     }
 }

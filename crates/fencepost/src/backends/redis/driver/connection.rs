@@ -1,9 +1,9 @@
-//! One connection to one server: requests are put into its buffer at once, in order, and one task writes what
-//! has gathered and hands out the replies.
+//! One connection to one server. A request goes into a buffer at once; one task writes what has gathered and
+//! hands out the replies.
 //!
-//! Sending never waits. So a request that was dropped while unanswered can be undone by another one sent
-//! right after it on the same connection, and the server sees the two in that order. A connection never
-//! reconnects by itself: when it ends, everything unanswered fails, and the owner decides what to do.
+//! Sending never waits. So a request that undoes an unanswered one is sent right after it on the same
+//! connection, and the server sees the two in that order. A connection never reconnects by itself: when it
+//! ends, everything unanswered fails, and the owner decides what to do.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -21,34 +21,28 @@ use super::resp::{self, Decoder, Part, Value};
 use crate::runtime::clock::Moment;
 use crate::runtime::sync::lock;
 
-/// A byte stream to a server.
-pub(in crate::backends) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
 /// More unanswered requests than this mean that the server is stuck; further ones fail at once.
 const MAX_UNANSWERED: usize = 1 << 18;
 
-/// Replies that are handed out at a time. What those who get them ask for next is written before the others
-/// get theirs: so the server and its callers work at the same time and not in turns.
+/// Replies that are handed out at a time. Their callers' next requests are written before the others get
+/// theirs: so the server and its callers work at the same time, and not in turns.
 pub(super) const AT_A_TIME: usize = 32;
 
-/// Bytes that are read at a time, and how often in one turn. Connections share a task: one whose server sends
-/// without end lets the others have their turns.
+/// Bytes that are read at a time, and how often in one turn. Connections share a task: a server that sends
+/// without end must leave the others their turns.
 const CHUNK: usize = 8192;
 const CHUNKS_A_TURN: usize = 8;
 
-/// Bytes between two replies, pushes and the second reply, after which a server is not waited for any more:
-/// it talks, and does not answer.
+/// Bytes of pushes, or of one reply, after which a server is not waited for any more: it talks, and does not
+/// answer.
 const MAX_UNANSWERING: usize = 16 << 20;
 
-#[derive(Debug)]
-pub(in crate::backends) struct Connection {
-    shared: Arc<Mutex<Shared>>,
-}
+/// A connection with nothing to send keeps a buffer of at most this size.
+const MAX_SPARE: usize = 1 << 16;
 
-/// The most that a connection with nothing to send keeps ready for it twice: one buffer gathers while the
-/// other is written.
-const MOST_SPARE: usize = 1 << 16;
+/// A byte stream to a server.
+pub(in crate::backends) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A reply on its way.
 pub(in crate::backends) type Reply = oneshot::Receiver<Value>;
@@ -56,61 +50,45 @@ pub(in crate::backends) type Reply = oneshot::Receiver<Value>;
 /// Called with a reply by the task that read it, or with `None` if the connection ended instead.
 pub(in crate::backends) type Call = Box<dyn FnOnce(Option<Value>) + Send>;
 
-/// Who waits for a reply.
-enum Waiting {
-    Receiver(oneshot::Sender<Value>),
-    Call {
-        sent: Moment,
-        call: Call,
-    },
-    /// Several, each for a step of its own.
-    Batch {
-        sent: Moment,
-        calls: Vec<Call>,
-    },
-    /// The answer is of no interest.
-    Nobody {
-        sent: Moment,
-    },
+/// A call that passes a reply on. Nobody may wait for it any more.
+pub(super) fn reply() -> (Call, Reply) {
+    let (sender, reply) = oneshot::channel();
+    (Box::new(move |value| drop(value.map(|value| sender.send(value)))), reply)
 }
 
-impl std::fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a waiting request")
-    }
+/// What is called with the next reply: nothing, one call, or one for each step of a script call.
+pub(super) struct PendingReply {
+    pub(super) sent: Option<Moment>,
+    pub(super) calls: Vec<Call>,
 }
 
-impl Waiting {
-    fn count(&self) -> usize {
-        match self {
-            Self::Receiver(_) | Self::Call { .. } => 1,
-            Self::Batch { calls, .. } => calls.len(),
-            Self::Nobody { .. } => 0,
-        }
-    }
-
-    fn answer(self, reply: Option<Value>) {
-        match (self, reply) {
-            (Self::Call { call, .. }, reply) => call(reply),
-            (Self::Batch { calls, .. }, Some(Value::List(replies))) if replies.len() == calls.len() => {
-                calls.into_iter().zip(replies).for_each(|(call, reply)| call(Some(reply)));
+impl PendingReply {
+    fn answer(mut self, reply: Option<Value>) {
+        match (self.calls.pop(), reply) {
+            (None, _) => {}
+            (Some(last), Some(Value::List(mut replies)))
+                if !self.calls.is_empty() && replies.len() == self.calls.len() + 1 =>
+            {
+                let reply = replies.pop();
+                self.calls.into_iter().zip(replies).for_each(|(call, reply)| call(Some(reply)));
+                last(reply);
             }
-            // The call as a whole was refused.
-            (Self::Batch { calls, .. }, reply) => calls.into_iter().for_each(|call| call(reply.clone())),
-            // Nobody may wait any more: dropped requests are answered, too.
-            (Self::Receiver(sender), Some(reply)) => drop(sender.send(reply)),
-            (Self::Receiver(_), None) | (Self::Nobody { .. }, _) => {}
+            // A single request, or a call that was refused as a whole.
+            (Some(last), reply) => {
+                self.calls.into_iter().for_each(|call| call(reply.clone()));
+                last(reply);
+            }
         }
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     outgoing: Vec<u8>,
-    /// What is still being gathered, to go behind that.
+    /// What is still being gathered, to go after that.
     batch: ScriptBatch,
-    unanswered: VecDeque<Waiting>,
-    /// How many wait for a reply.
+    pending: VecDeque<PendingReply>,
+    /// Calls that wait for a reply, those of the batch included.
     waiting: usize,
     /// The driver, and whether it will run without being woken.
     waker: Option<Waker>,
@@ -122,41 +100,34 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether another request can be taken.
-    fn check(&self) -> Result<(), String> {
-        match &self.ended {
-            Some(why) => Err(why.clone()),
-            None if self.waiting >= MAX_UNANSWERED => {
-                Err(format!("{MAX_UNANSWERED} requests are unanswered"))
-            }
-            None => Ok(()),
-        }
+    fn append<'a>(&mut self, parts: impl Iterator<Item = Part<'a>> + Clone, reply: Option<PendingReply>) {
+        self.finish_batch();
+        resp::encode(&mut self.outgoing, parts);
+        self.waiting += reply.as_ref().map_or(0, |reply| reply.calls.len());
+        self.pending.extend(reply);
     }
 
     /// Puts what was gathered into the buffer.
     ///
     /// A server writes first to the client that it has had something for last. With nothing before it, the
-    /// reply to a release would be written, and its reader woken, before the push to the next holder.
+    /// reply to a step that pushes would be written, and its reader woken, before the push.
     fn finish_batch(&mut self) {
-        if self.batch.take_pushes() && self.outgoing.is_empty() {
-            resp::encode_parts(&mut self.outgoing, iter::once(Part::Words(&["PING"])));
-            self.unanswered.extend(self.batch.sent.map(|sent| Waiting::Nobody { sent }));
+        let batch = std::mem::take(&mut self.batch);
+        if batch.pushes && self.outgoing.is_empty() {
+            resp::encode(&mut self.outgoing, iter::once(Part::Words(&["PING"])));
+            self.pending.push_back(PendingReply { sent: batch.sent, calls: Vec::new() });
         }
-        self.unanswered.extend(self.batch.finish(&mut self.outgoing).map(|(sent, mut calls)| {
-            match (calls.len(), calls.pop()) {
-                (1, Some(call)) => Waiting::Call { sent, call },
-                (_, last) => {
-                    calls.extend(last);
-                    Waiting::Batch { sent, calls }
-                }
-            }
-        }));
+        self.pending.extend(batch.finish(&mut self.outgoing));
     }
+}
 
-    /// The driver, if it has to be woken: once is enough for all that gathers until it runs.
-    fn sleeper(&mut self) -> Option<Waker> {
-        let woken = std::mem::replace(&mut self.woken, true);
-        self.waker.as_ref().filter(|_| !woken).cloned()
+pub(in crate::backends) struct Connection {
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection")
     }
 }
 
@@ -177,8 +148,7 @@ impl Connection {
             incoming: Vec::with_capacity(4096),
             decoder: Decoder::default(),
             heard: 0,
-            paused: false,
-            on_push,
+            on_push: Box::new(on_push),
         };
         pool.join(async move {
             let error = poll_fn(|context| driver.poll(context)).await;
@@ -187,38 +157,32 @@ impl Connection {
         Self { shared }
     }
 
-    /// Puts a command into the buffer. The reply comes, or the receiver fails when the connection ends.
-    pub(in crate::backends) fn send<'a>(
-        &self,
-        words: impl ExactSizeIterator<Item = &'a [u8]>,
-    ) -> Result<Reply, String> {
-        let (sender, reply) = oneshot::channel();
-        self.put(Some(Waiting::Receiver(sender)), |out| resp::encode(out, words.len(), words))?;
+    /// Puts a command into the buffer. The receiver fails if the connection ends before the reply.
+    pub(in crate::backends) fn command(&self, words: &[&str]) -> Result<Reply, String> {
+        let (call, reply) = reply();
+        let pending = PendingReply { sent: None, calls: vec![call] };
+        self.put(|shared| shared.append(iter::once(Part::Words(words)), Some(pending)))?;
         Ok(reply)
     }
 
-    /// The same for plain words.
-    pub(in crate::backends) fn command(&self, words: &[&str]) -> Result<Reply, String> {
-        self.send(words.iter().map(|word| word.as_bytes()))
-    }
-
-    /// Puts a command into the buffer, sent at `sent`. `call` is called with the reply, without any detour:
-    /// so that many replies can come to one decision, and only that wakes somebody. Not called if this fails.
+    /// Puts a command into the buffer, sent at `sent`. `call` is called with the reply right where that is
+    /// read: so many replies come to one decision, and only that wakes somebody. Not called if this fails.
     pub(in crate::backends) fn send_calling<'a>(
         &self,
         parts: impl Iterator<Item = Part<'a>> + Clone,
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        self.put(Some(Waiting::Call { sent, call }), |out| resp::encode_parts(out, parts))
+        let pending = PendingReply { sent: Some(sent), calls: vec![call] };
+        self.put(|shared| shared.append(parts, Some(pending)))
     }
 
     /// Puts a command into the buffer that is answered by a push alone.
     pub(in crate::backends) fn send_unanswered(&self, words: &[&str]) -> Result<(), String> {
-        self.put(None, |out| resp::encode_parts(out, iter::once(Part::Words(words))))
+        self.put(|shared| shared.append(iter::once(Part::Words(words)), None))
     }
 
-    /// Asks for a step of a call that others may join, sent at `sent`. It goes behind all that was put into
+    /// Adds a step to the call that is being gathered, sent at `sent`. It goes after all that was put into
     /// the buffer before, and before all that is put there later. `call` is called with the reply to this
     /// step, or to the whole call if the server refused that. Not called if this fails.
     pub(in crate::backends) fn join<W: AsRef<[u8]>>(
@@ -228,34 +192,29 @@ impl Connection {
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let mut shared = lock(&self.shared);
-        shared.check()?;
-        if !shared.batch.takes(script, step) {
-            shared.finish_batch();
-        }
-        shared.batch.push(script, step, sent, call);
-        if step.alone {
-            shared.finish_batch();
-        }
-        shared.waiting += 1;
-        let sleeper = shared.sleeper();
-        drop(shared);
-        if let Some(driver) = sleeper {
-            driver.wake();
-        }
-        Ok(())
+        self.put(|shared| {
+            if !shared.batch.takes(script, step) {
+                shared.finish_batch();
+            }
+            shared.batch.push(script, step, sent, call);
+            shared.waiting += 1;
+        })
     }
 
-    fn put(&self, answer_to: Option<Waiting>, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), String> {
+    /// Makes a request, if one can be taken, and wakes the driver. Once is enough for all until it runs.
+    fn put(&self, request: impl FnOnce(&mut Shared)) -> Result<(), String> {
         let mut shared = lock(&self.shared);
-        shared.check()?;
-        shared.finish_batch();
-        encode(&mut shared.outgoing);
-        shared.waiting += usize::from(answer_to.is_some());
-        shared.unanswered.extend(answer_to);
-        let sleeper = shared.sleeper();
+        if let Some(why) = &shared.ended {
+            return Err(why.clone());
+        }
+        if shared.waiting >= MAX_UNANSWERED {
+            return Err(format!("{MAX_UNANSWERED} requests are unanswered"));
+        }
+        request(&mut shared);
+        let woken = std::mem::replace(&mut shared.woken, true);
+        let driver = shared.waker.as_ref().filter(|_| !woken).cloned();
         drop(shared);
-        if let Some(driver) = sleeper {
+        if let Some(driver) = driver {
             driver.wake();
         }
         Ok(())
@@ -271,17 +230,8 @@ impl Connection {
     /// ended.
     pub(in crate::backends) fn backlog(&self) -> Option<(usize, Option<Moment>)> {
         let shared = lock(&self.shared);
-        if shared.ended.is_some() {
-            return None;
-        }
-        let oldest = match shared.unanswered.front() {
-            Some(Waiting::Call { sent, .. } | Waiting::Batch { sent, .. } | Waiting::Nobody { sent }) => {
-                Some(*sent)
-            }
-            Some(Waiting::Receiver(_)) => None,
-            None => shared.batch.sent,
-        };
-        Some((shared.waiting, oldest))
+        let oldest = shared.pending.front().map_or(shared.batch.sent, |reply| reply.sent);
+        shared.ended.is_none().then_some((shared.waiting, oldest))
     }
 
     /// Whether it has ended.
@@ -313,21 +263,21 @@ impl Drop for Connection {
 }
 
 fn end(shared: &Mutex<Shared>, why: String) {
-    let (unanswered, waker) = {
+    let (pending, waker) = {
         let mut shared = lock(shared);
         shared.ended.get_or_insert(why);
         shared.finish_batch();
-        (std::mem::take(&mut shared.unanswered), shared.waker.take())
+        (std::mem::take(&mut shared.pending), shared.waker.take())
     };
     if let Some(waker) = waker {
         waker.wake();
     }
-    for waiting in unanswered {
-        waiting.answer(None);
+    for reply in pending {
+        reply.answer(None);
     }
 }
 
-struct Driver<P> {
+struct Driver {
     stream: Box<dyn Stream>,
     shared: Arc<Mutex<Shared>>,
     outgoing: Vec<u8>,
@@ -336,160 +286,122 @@ struct Driver<P> {
     decoder: Decoder,
     /// Bytes since the last reply.
     heard: usize,
-    /// There is more to hand out in what was read.
-    paused: bool,
-    on_push: P,
+    on_push: Box<dyn Fn(Vec<Value>) + Send>,
 }
 
-impl<P> Drop for Driver<P> {
+impl Drop for Driver {
     fn drop(&mut self) {
         // The runtime that drove it is gone.
         end(&self.shared, "the runtime of this connection ended".to_owned());
     }
 }
 
-impl<P: Fn(Vec<Value>)> Driver<P> {
+impl Driver {
     /// Runs until the connection ends, and says why it did.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         {
-            // Stored before anything can be pending: a close has to be heard also while the server reads
-            // nothing.
+            // Before anything can be pending: a close must be heard also while the server reads nothing.
             let mut shared = lock(&self.shared);
             if shared.ended.is_some() {
                 return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
             }
             shared.woken = false;
-            if !shared.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-                shared.waker = Some(context.waker().clone());
-            }
+            shared.waker = Some(context.waker().clone());
         }
-        let mut chunks = CHUNKS_A_TURN;
-        loop {
-            let wrote = match self.write(context) {
-                Ok(wrote) => wrote,
-                Err(error) => return Poll::Ready(error),
-            };
-            let read = match self.read(context, &mut chunks) {
-                Ok(read) => read,
-                Err(error) => return Poll::Ready(error),
-            };
-            if self.paused {
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            if chunks == 0 {
-                // Only after the runtime has looked at its sockets and timers: whoever wakes itself is asked
-                // first, for dozens of times, and the others would not be heard meanwhile.
-                let _ = pin!(tokio::task::yield_now()).poll(context);
-                return Poll::Pending;
-            }
-            if !wrote && !read {
-                return Poll::Pending;
-            }
+        match self.write(context).and_then(|()| self.read(context)) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(error),
         }
     }
 
-    /// Writes what has gathered; `true` if anything was written.
-    fn write(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        let mut progress = false;
+    /// Writes what has gathered.
+    fn write(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         loop {
             if self.written == self.outgoing.len() {
                 self.outgoing.clear();
                 self.written = 0;
-                let mut shared = lock(&self.shared);
-                shared.finish_batch();
-                std::mem::swap(&mut shared.outgoing, &mut self.outgoing);
+                {
+                    let mut shared = lock(&self.shared);
+                    shared.finish_batch();
+                    std::mem::swap(&mut shared.outgoing, &mut self.outgoing);
+                }
                 if self.outgoing.is_empty() {
-                    drop(shared);
-                    if self.outgoing.capacity() > MOST_SPARE {
-                        // The other one is as large, for the next time that very much is sent at once.
-                        self.outgoing = Vec::new();
-                    }
+                    self.outgoing.shrink_to(MAX_SPARE);
                     // Only TLS keeps bytes back.
                     if let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context) {
                         flushed?;
                     }
-                    return Ok(progress);
+                    return Ok(());
                 }
             }
-            match Pin::new(&mut self.stream).poll_write(context, &self.outgoing[self.written..]) {
-                Poll::Pending => return Ok(progress),
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(count)) => self.written += count,
-                Poll::Ready(Err(error)) => return Err(error),
+            match Pin::new(&mut self.stream).poll_write(context, &self.outgoing[self.written..])? {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(count) => self.written += count,
             }
-            progress = true;
         }
     }
 
-    /// Reads what is there, at most so many chunks, and hands it out; `true` if anything came.
-    fn read(&mut self, context: &mut Context<'_>, chunks: &mut usize) -> io::Result<bool> {
+    /// Reads what is there and hands it out, for one turn.
+    fn read(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let mut chunk = [std::mem::MaybeUninit::uninit(); CHUNK];
-        let mut progress = self.paused;
-        if self.paused {
-            self.hand_out()?;
-        }
-        while !self.paused && *chunks > 0 {
-            let mut buffer = ReadBuf::uninit(&mut chunk);
-            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-                Poll::Pending => return Ok(progress),
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "the server closed the connection",
-                    ));
-                }
-                Poll::Ready(Ok(())) => {}
+        for _ in 0..CHUNKS_A_TURN {
+            if self.hand_out()? {
+                context.waker().wake_by_ref();
+                return Ok(());
             }
-            progress = true;
-            *chunks -= 1;
+            let mut buffer = ReadBuf::uninit(&mut chunk);
+            if Pin::new(&mut self.stream).poll_read(context, &mut buffer)?.is_pending() {
+                return Ok(());
+            }
+            if buffer.filled().is_empty() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
+            }
             self.heard += buffer.filled().len();
             self.incoming.extend_from_slice(buffer.filled());
-            self.hand_out()?;
         }
-        Ok(progress)
+        // Only after the runtime has looked at its sockets and timers. A task that wakes itself is run first,
+        // dozens of times, and the others would not be heard meanwhile.
+        let _ = pin!(tokio::task::yield_now()).poll(context);
+        Ok(())
     }
 
-    fn hand_out(&mut self) -> io::Result<()> {
+    /// Hands out what was read, [so many](AT_A_TIME) replies at most; `true` if there is more.
+    fn hand_out(&mut self) -> io::Result<bool> {
         let (mut used, mut answered) = (0, 0);
-        self.paused = false;
-        while !self.paused {
+        while answered < AT_A_TIME {
             let (value, length) = self.decoder.decode(&self.incoming[used..]).map_err(garbled)?;
             used += length;
-            let Some(value) = value else { break };
             match value {
-                Value::Push(items) => (self.on_push)(items),
-                value => {
-                    self.heard = 0;
-                    let next = {
-                        let mut shared = lock(&self.shared);
-                        shared.suspect = false;
-                        let next = shared.unanswered.pop_front();
-                        let count = next.as_ref().map_or(0, Waiting::count);
-                        shared.waiting -= count;
-                        answered += count;
-                        next
-                    };
-                    self.paused = answered >= AT_A_TIME && used < self.incoming.len();
-                    match next {
-                        Some(waiting) => waiting.answer(Some(value)),
-                        None => return Err(garbled("a reply to no request")),
-                    }
-                }
+                None => break,
+                Some(Value::Push(items)) => (self.on_push)(items),
+                Some(reply) => answered += self.answer(reply)?,
             }
         }
         self.incoming.drain(..used);
-        if self.heard > MAX_UNANSWERING { self.check_heard() } else { Ok(()) }
+        if self.heard > MAX_UNANSWERING {
+            self.heard = 0;
+            // A server may push for as long as it likes to a client that asks it for nothing.
+            if lock(&self.shared).waiting > 0 {
+                return Err(garbled("the server sends messages without end and answers nothing"));
+            }
+        }
+        Ok(answered >= AT_A_TIME && !self.incoming.is_empty())
     }
 
-    /// A server may push for as long as it likes to somebody who asks it for nothing.
-    fn check_heard(&mut self) -> io::Result<()> {
+    /// Passes a reply on. Returns how many calls it was for.
+    fn answer(&mut self, reply: Value) -> io::Result<usize> {
         self.heard = 0;
-        match lock(&self.shared).waiting {
-            0 => Ok(()),
-            _ => Err(garbled("the server sends messages without end and answers nothing")),
-        }
+        let pending = {
+            let mut shared = lock(&self.shared);
+            shared.suspect = false;
+            let pending = shared.pending.pop_front().ok_or_else(|| garbled("a reply to no request"))?;
+            shared.waiting -= pending.calls.len();
+            pending
+        };
+        let count = pending.calls.len();
+        pending.answer(Some(reply));
+        Ok(count)
     }
 }
 
@@ -575,7 +487,7 @@ mod tests {
         };
         let mut expect = async |commands: &[&[&str]], replies: &str| {
             let mut sent = Vec::new();
-            commands.iter().for_each(|words| resp::encode_parts(&mut sent, iter::once(Part::Words(words))));
+            commands.iter().for_each(|words| resp::encode(&mut sent, iter::once(Part::Words(words))));
             let mut came = vec![0; sent.len()];
             let read = tokio::time::timeout(std::time::Duration::from_secs(60), theirs.read_exact(&mut came));
             read.await.expect("as many bytes").unwrap();

@@ -39,8 +39,8 @@ impl Pool {
         }
     }
 
-    /// Whoever is woken, all are looked at: one that has nothing to do says so quickly. Another one is the
-    /// first each time: what the runtime lets one task do in a row, the first could use up.
+    /// Looks at all members: one that has nothing to do says so quickly. Another one is the first each time:
+    /// the first may use up what the runtime lets one task do in a row.
     fn poll(&self, members: &mut Vec<Member>, context: &mut Context<'_>) -> Poll<()> {
         loop {
             let new = {

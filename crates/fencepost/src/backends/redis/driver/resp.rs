@@ -1,11 +1,11 @@
 //! The wire format: commands out as arrays of bulk strings, RESP3 values in. Pure, incremental, bounded.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use crate::text::printable;
 
-/// Bytes of the longest reply that is believed. The longest honest one is a page of SCAN: a thousand buckets,
-/// five names in each if the server could not grow its table, 512 bytes and a prefix a name, are 3 MB.
+/// Bytes of the longest reply that is accepted. The longest honest one is a page of SCAN: a thousand buckets
+/// with five keys each, if the server could not grow its table, and some 600 bytes a key, are 3 MB.
 const MAX_REPLY: usize = 8 << 20;
 /// Items of one reply, those of lists in lists included. The same page has 5,000.
 const MAX_ITEMS: usize = 1 << 16;
@@ -54,44 +54,17 @@ impl Value {
     }
 }
 
-/// The beginning: this is for messages, and a server may send much.
+/// For messages, so it is short: a server may send much.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = Beginning(String::new());
-        let cut = if self.show(&mut shown).is_ok() { "" } else { "…" };
-        write!(f, "{}{cut}", shown.0)
-    }
-}
-
-/// Takes the first so many bytes of what is written.
-struct Beginning(String);
-
-impl fmt::Write for Beginning {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = text.len().min(MAX_SHOWN - self.0.len());
-        let fits = (0..=room).rfind(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        self.0.push_str(&text[..fits]);
-        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
-    }
-}
-
-impl Value {
-    fn show(&self, out: &mut Beginning) -> fmt::Result {
         match self {
-            Self::Nil => out.write_str("nil"),
-            Self::Int(number) => write!(out, "{number}"),
+            Self::Nil => f.write_str("nil"),
+            Self::Int(number) => write!(f, "{number}"),
             Self::Text(text) => {
-                write!(out, "{:?}", String::from_utf8_lossy(&text[..text.len().min(MAX_SHOWN)]))
+                write!(f, "{:?}", String::from_utf8_lossy(&text[..text.len().min(MAX_SHOWN)]))
             }
-            Self::Error(text) => write!(out, "error {text:?}"),
-            Self::List(items) | Self::Push(items) => {
-                out.write_str("[")?;
-                for (place, item) in items.iter().enumerate() {
-                    out.write_str(if place == 0 { "" } else { ", " })?;
-                    item.show(out)?;
-                }
-                out.write_str("]")
-            }
+            Self::Error(text) => write!(f, "error {text:?}"),
+            Self::List(items) | Self::Push(items) => write!(f, "a list of {}", items.len()),
         }
     }
 }
@@ -101,67 +74,27 @@ impl Value {
 #[error("the server does not speak the Redis protocol: {0}")]
 pub(in crate::backends) struct Garbled(&'static str);
 
-/// Appends one command of `count` words.
-pub(in crate::backends) fn encode<'a>(
-    out: &mut Vec<u8>,
-    count: usize,
-    words: impl Iterator<Item = &'a [u8]>,
-) {
-    header(out, b'*', count);
-    self::words(out, words);
-}
-
-/// Appends words of a command.
-pub(super) fn words<'a>(out: &mut Vec<u8>, words: impl Iterator<Item = &'a [u8]>) {
-    for word in words {
-        header(out, b'$', word.len());
-        out.extend_from_slice(word);
-        out.extend_from_slice(b"\r\n");
-    }
-}
-
-/// Appends a length or a count.
-pub(super) fn header(out: &mut Vec<u8>, kind: u8, number: usize) {
-    out.push(kind);
-    out.extend_from_slice(digits(number as u64, &mut [0; 20]));
-    out.extend_from_slice(b"\r\n");
-}
-
-/// The digits of a number, without a string of its own.
-fn digits(number: u64, space: &mut [u8; 20]) -> &[u8] {
-    let (mut start, mut rest) = (space.len(), number);
-    loop {
-        start -= 1;
-        #[allow(clippy::cast_possible_truncation)] // a digit
-        let digit = (rest % 10) as u8;
-        space[start] = b'0' + digit;
-        rest /= 10;
-        if rest == 0 {
-            return &space[start..];
+/// Appends one command that comes in parts.
+pub(super) fn encode<'a>(out: &mut Vec<u8>, parts: impl Iterator<Item = Part<'a>> + Clone) {
+    encode_length(out, b'*', parts.clone().map(Part::count).sum());
+    for part in parts {
+        match part {
+            Part::Words(words) => words.iter().for_each(|word| encode_word(out, word.as_bytes())),
+            Part::Ready(ready) => out.extend_from_slice(&ready.bytes),
         }
     }
 }
 
-/// Words that are encoded once and sent to several servers.
-#[derive(Debug, Default)]
-pub(in crate::backends) struct Ready {
-    count: usize,
-    bytes: Vec<u8>,
+fn encode_word(out: &mut Vec<u8>, word: &[u8]) {
+    encode_length(out, b'$', word.len());
+    out.extend_from_slice(word);
+    out.extend_from_slice(b"\r\n");
 }
 
-impl Ready {
-    pub(in crate::backends) fn push(&mut self, word: &str) {
-        self.append(word.as_bytes());
-    }
-
-    pub(in crate::backends) fn push_number(&mut self, number: u64) {
-        self.append(digits(number, &mut [0; 20]));
-    }
-
-    fn append(&mut self, word: &[u8]) {
-        self.count += 1;
-        words(&mut self.bytes, std::iter::once(word));
-    }
+fn encode_length(out: &mut Vec<u8>, kind: u8, length: usize) {
+    out.push(kind);
+    out.extend_from_slice(length.to_string().as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// A part of a command.
@@ -179,27 +112,36 @@ impl Part<'_> {
             Self::Ready(ready) => ready.count,
         }
     }
+}
 
-    fn append(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Words(words) => self::words(out, words.iter().map(|word| word.as_bytes())),
-            Self::Ready(ready) => out.extend_from_slice(&ready.bytes),
-        }
+/// Words that are encoded already.
+#[derive(Debug, Default)]
+pub(in crate::backends) struct Ready {
+    count: usize,
+    bytes: Vec<u8>,
+}
+
+impl Ready {
+    pub(in crate::backends) fn push(&mut self, word: &str) {
+        self.extend(&[word]);
+    }
+
+    pub(in crate::backends) fn push_number(&mut self, number: u64) {
+        self.push(&number.to_string());
+    }
+
+    pub(super) fn extend(&mut self, words: &[impl AsRef<[u8]>]) {
+        self.count += words.len();
+        words.iter().for_each(|word| encode_word(&mut self.bytes, word.as_ref()));
     }
 }
 
-/// Appends one command that comes in parts.
-pub(super) fn encode_parts<'a>(out: &mut Vec<u8>, parts: impl Iterator<Item = Part<'a>> + Clone) {
-    header(out, b'*', parts.clone().map(Part::count).sum());
-    parts.for_each(|part| part.append(out));
-}
-
-/// Reads replies from what has come so far. It takes what it has read, so that an unfinished reply is never
-/// read again from its beginning.
+/// Reads replies from what has come so far. It takes what it has read: no unfinished reply is read again from
+/// its beginning.
 #[derive(Debug, Default)]
 pub(in crate::backends) struct Decoder {
-    /// The lists that are not complete yet, outermost first.
-    open: Vec<Open>,
+    /// Outermost first.
+    open: Vec<UnfinishedList>,
     /// Bytes of the unfinished reply that were taken, and items that it has announced.
     taken: usize,
     items: usize,
@@ -208,7 +150,7 @@ pub(in crate::backends) struct Decoder {
 }
 
 #[derive(Debug)]
-struct Open {
+struct UnfinishedList {
     push: bool,
     missing: usize,
     items: Vec<Value>,
@@ -259,11 +201,6 @@ impl Decoder {
                 },
                 _ => return Err(UNKNOWN),
             };
-            if self.open.is_empty() {
-                // The usual reply, without a detour.
-                self.taken = 0;
-                return Ok((Some(value), at));
-            }
             if let Some(value) = self.add(value) {
                 (self.taken, self.items) = (0, 0);
                 return Ok((Some(value), at));
@@ -296,7 +233,7 @@ impl Decoder {
         }
         // No element takes fewer than three bytes: no room is made for what has not come.
         let items = Vec::with_capacity(length.min(left / 3));
-        self.open.push(Open { push, missing: length, items });
+        self.open.push(UnfinishedList { push, missing: length, items });
         Ok(())
     }
 
@@ -398,12 +335,10 @@ mod tests {
         ready.push("key");
         [0, 9, 10, u64::MAX].into_iter().for_each(|number| ready.push_number(number));
         let (mut parts, mut whole) = (Vec::new(), Vec::new());
-        encode_parts(
-            &mut parts,
-            [Part::Words(&["EVALSHA", "x"]), Part::Ready(&ready), Part::Words(&[])].into_iter(),
-        );
+        let mixed = [Part::Words(&["EVALSHA", "x"]), Part::Ready(&ready), Part::Words(&[])];
+        encode(&mut parts, mixed.into_iter());
         let words = ["EVALSHA", "x", "", "key", "0", "9", "10", "18446744073709551615"];
-        encode(&mut whole, words.len(), words.iter().map(|word| word.as_bytes()));
+        encode(&mut whole, std::iter::once(Part::Words(&words)));
         assert_eq!(parts, whole);
     }
 
@@ -504,12 +439,10 @@ mod tests {
 
     #[test]
     fn a_message_shows_the_beginning_of_a_value() {
-        let value = Value::List(vec![Value::Nil, Value::Int(-1), text("a\n"), Value::List(vec![])]);
-        assert_eq!(format!("{value:?}"), "[nil, -1, \"a\\n\", []]");
-        for long in [text(&"ä".repeat(1 << 20)), Value::List(vec![Value::Nil; 1 << 16])] {
-            let shown = format!("{long:?}");
-            assert!(shown.len() <= MAX_SHOWN + '…'.len_utf8() && shown.ends_with('…'), "{shown}");
-        }
+        let shown = |value: Value| format!("{value:?}");
+        assert_eq!([Value::Nil, Value::Int(-1), text("a\n")].map(shown), ["nil", "-1", "\"a\\n\""]);
+        assert_eq!(shown(Value::List(vec![Value::Nil; 1 << 16])), "a list of 65536");
+        assert_eq!(shown(text(&"ä".repeat(1 << 20))).len(), MAX_SHOWN + 2);
     }
 
     #[test]
@@ -526,8 +459,8 @@ mod tests {
     #[test]
     fn a_command_is_an_array_of_bulk_strings() {
         let mut out = Vec::new();
-        encode(&mut out, 2, [&b"GET"[..], b"lock:1234567890"].into_iter());
-        assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$15\r\nlock:1234567890\r\n");
+        encode(&mut out, std::iter::once(Part::Words(&["GET", "key:1234567890"])));
+        assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$14\r\nkey:1234567890\r\n");
     }
 
     proptest! {

@@ -1,8 +1,9 @@
-//! One script on one server, for what is no lock.
+//! One script on one server, each call for one key.
 
+use super::batch::Step;
 use super::connector::Connector;
 use super::resp::Value;
-use super::session::{Session, Sessions, Silence};
+use super::session::{NoReply, ScriptReply, Sessions};
 use crate::backends::redis::config::Config;
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
@@ -14,7 +15,7 @@ pub(crate) struct ScriptClient {
 }
 
 /// What came of a call.
-pub(crate) enum Outcome {
+pub(crate) enum ScriptOutcome {
     Answered(Value),
     /// The server's error, as it is.
     Refused(String),
@@ -40,40 +41,23 @@ impl ScriptClient {
 
     /// What an error reply means.
     pub(crate) fn refusal(&self, text: &str) -> Error {
-        self.sessions.refusal(text)
+        self.sessions.connector.refusal(text)
     }
 
     pub(crate) fn unavailable(&self, why: String) -> Error {
-        self.sessions.unavailable(why)
+        self.sessions.connector.unavailable(why)
     }
 
     /// Runs the script once. An error means that it was not sent, or has done nothing.
-    pub(crate) async fn run(&self, key: &str, arguments: &[&[u8]]) -> Result<Outcome> {
-        let mut redialled = false;
-        loop {
-            let session = self.sessions.current(self.sessions.deadline()).await?;
-            match self.call(&session, key, arguments).await {
-                Ok(Value::Error(text)) => return Ok(Outcome::Refused(text)),
-                Ok(value) => return Ok(Outcome::Answered(value)),
-                Err(Silence::NotSent(_) | Silence::ReadOnly) if !redialled => redialled = true,
-                Err(Silence::Ended(why)) => return Ok(Outcome::Unanswered(why)),
-                Err(Silence::TimedOut(after)) => {
-                    return Ok(Outcome::Unanswered(format!(
-                        "no answer within {}",
-                        crate::format_duration(after)
-                    )));
-                }
-                Err(silence) => return Err(self.sessions.error(silence)),
-            }
-        }
-    }
-
-    async fn call(&self, session: &Session, key: &str, arguments: &[&[u8]]) -> Result<Value, Silence> {
-        let deadline = self.sessions.deadline();
-        let send = || self.sessions.answer(session, session.eval(&[key], arguments), deadline);
-        match send().await? {
-            Value::Error(text) if text.starts_with("NOSCRIPT") && session.did_not_run(&text) => send().await,
-            value => Ok(value),
+    pub(crate) async fn run(&self, key: &str, arguments: &[&[u8]]) -> Result<ScriptOutcome> {
+        let step = Step { keys: &[key], arguments, needs_end: false, alone: true, pushes: false };
+        let called =
+            self.sessions.call(self.sessions.deadline(), false, |session, sent, _| session.send(&step, sent));
+        match called.await {
+            Ok(ScriptReply { value: Value::Error(text), .. }) => Ok(ScriptOutcome::Refused(text)),
+            Ok(ScriptReply { value, .. }) => Ok(ScriptOutcome::Answered(value)),
+            Err(NoReply::Ended(why) | NoReply::TimedOut(why)) => Ok(ScriptOutcome::Unanswered(why)),
+            Err(error) => Err(self.sessions.error(error)),
         }
     }
 }

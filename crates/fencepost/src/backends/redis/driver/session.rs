@@ -1,49 +1,48 @@
 //! Sessions with one server: greeted connections, each with the script that its requests call.
 //!
 //! A connection belongs to the runtime whose task drives it, so each runtime has a session of its own, the
-//! keeper's among them. Every new connection is greeted anew: that is where a restarted server, a replica or
-//! a changed configuration is noticed.
+//! keeper's among them. Every new connection is greeted: that is where a restarted server, a replica or a
+//! changed configuration is noticed.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio::runtime;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::batch::{BatchedScript, Step};
 use super::connection::{self, Connection, Reply};
-use super::connector::{self, Connector};
-use super::push::PushRouter;
+use super::connector::Connector;
 use super::resp::Value;
 use crate::backends::redis::config::Config;
+use crate::backends::redis::errors;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::sync::lock;
-use crate::{Error, Result, Source};
+use crate::{Error, Result, format_duration};
 
-/// Steps of one call: as many as callers are answered at a time, so that the server works on some while
+/// Steps of one call: as many as replies are handed out at a time, so that the server works on some while
 /// others are put together.
 const MOST_STEPS: usize = connection::AT_A_TIME;
 
+/// Called with what the server pushes.
+pub(in crate::backends) type OnPush = Arc<dyn Fn(&[Value]) + Send + Sync>;
+
 /// The sessions with one server.
-#[derive(Debug)]
 pub(in crate::backends) struct Sessions {
-    connector: Connector,
+    pub(in crate::backends) connector: Connector,
     script: &'static str,
-    /// Where pushes go; without one, nothing is subscribed to.
-    router: Option<Arc<PushRouter>>,
-    runtimes: Mutex<HashMap<runtime::Id, Arc<RuntimeSlot>>>,
+    /// Without one, nothing is subscribed to.
+    on_push: Option<OnPush>,
+    slots: Mutex<HashMap<runtime::Id, Arc<RuntimeSlot>>>,
     clock: Clock,
 }
 
 /// The session of one runtime, over all its connections.
 #[derive(Debug)]
 pub(in crate::backends) struct RuntimeSlot {
-    /// Where the server pushes messages for this runtime. Queues and held locks name it, so it stays the same
-    /// while connections come and go, and nobody else has it: also not a process that was forked from this
-    /// one.
+    /// Where the server pushes messages for this runtime. It stays the same while connections come and go:
+    /// what the server keeps names it. Nobody else has it, not even a process that was forked from this one.
     pub(in crate::backends) channel: String,
     current: Mutex<Option<Arc<Session>>>,
     connecting: tokio::sync::Mutex<()>,
@@ -66,74 +65,44 @@ impl RuntimeSlot {
 pub(in crate::backends) struct Session {
     connection: Connection,
     script: Arc<BatchedScript>,
-    text: &'static str,
     /// Closed with the connection.
     ended: watch::Receiver<()>,
 }
 
-/// One step of a script call.
+/// The reply to a script call.
 #[derive(Debug)]
-pub(in crate::backends) struct ScriptStep<'a> {
-    pub(in crate::backends) keys: [&'a str; 3],
-    pub(in crate::backends) words: [Cow<'a, [u8]>; 3],
-    /// Whether it may push to another client, which is to hear of it first.
-    pub(in crate::backends) pushes: bool,
+pub(in crate::backends) struct ScriptReply<T = Value> {
+    pub(in crate::backends) value: T,
+    /// When the request was sent that this answers.
+    pub(in crate::backends) sent: Moment,
+    /// An earlier request was not answered, and may have been carried out.
+    pub(in crate::backends) repeated: bool,
 }
 
-/// Why an answer did not come.
+/// Why no reply came.
 #[derive(Debug)]
-pub(in crate::backends) enum Silence {
+pub(in crate::backends) enum NoReply {
+    /// No session could be had.
+    NoSession(Error),
     /// The session had ended before anything was sent.
     NotSent(String),
-    /// It ended before the answer came: the request may have been carried out, or be carried out later.
+    /// It ended before the reply: the request may have been carried out, or be carried out later.
     Ended(String),
-    /// The server says that it is a replica by now, and has done nothing. The session is over.
+    /// The server has become a replica and has done nothing. The session is over.
     ReadOnly,
-    TimedOut(Duration),
+    TimedOut(String),
 }
 
 impl Session {
-    /// Sends one step, in one call with all others that are sent until the connection is next written to, and
-    /// in the same order. Never waits.
-    pub(in crate::backends) fn send(&self, step: &ScriptStep<'_>, sent: Moment) -> Result<Reply, String> {
-        let (sender, reply) = oneshot::channel();
-        // Nobody may wait any more.
-        let call = Box::new(move |value| drop(Option::map(value, |value| sender.send(value))));
-        let ScriptStep { keys, words: arguments, pushes } = step;
-        let step = Step { keys, arguments, needs_end: false, alone: false, pushes: *pushes };
-        self.connection.join(&self.script, &step, sent, call).map(|()| reply)
-    }
-
-    /// Sends some steps in a call of their own. Never waits.
-    fn call(&self, steps: &[ScriptStep<'_>]) -> Result<Reply, String> {
-        let keys: Vec<_> = steps.iter().flat_map(|step| step.keys).collect();
-        let words: Vec<_> = steps.iter().flat_map(|step| step.words.iter().map(AsRef::as_ref)).collect();
-        self.eval(&keys, &words)
-    }
-
-    /// Calls the script.
-    pub(super) fn eval(&self, keys: &[&str], arguments: &[&[u8]]) -> Result<Reply, String> {
-        let count = keys.len().to_string();
-        let mut words = Vec::with_capacity(3 + keys.len() + arguments.len());
-        words.extend(["EVALSHA", &self.script.name, &count].map(str::as_bytes));
-        words.extend(keys.iter().map(|key| key.as_bytes()));
-        words.extend(arguments);
-        self.connection.send(words.into_iter())
-    }
-
-    /// Whether an error means that the script did not run, and may be called again. Loads it if it was
-    /// missing.
-    pub(super) fn did_not_run(&self, error: &str) -> bool {
-        match error.split(' ').next().unwrap_or_default() {
-            "NOSCRIPT" => {
-                // The next call goes right after it.
-                let _load = self.connection.command(&["SCRIPT", "LOAD", self.text]);
-                true
-            }
-            // Of all keys in one call, one was not allowed.
-            "NOPERM" => true,
-            _ => false,
-        }
+    /// Sends a step: in one call with others that are sent until the connection is next written to, or alone.
+    /// The server gets steps in the order in which they are sent. Never waits.
+    pub(in crate::backends) fn send<W: AsRef<[u8]>>(
+        &self,
+        step: &Step<'_, W>,
+        sent: Moment,
+    ) -> Result<Reply, String> {
+        let (call, reply) = connection::reply();
+        self.connection.join(&self.script, step, sent, call).map(|()| reply)
     }
 
     /// Waits until the connection has ended.
@@ -146,10 +115,10 @@ impl Sessions {
     pub(in crate::backends) fn new(
         connector: Connector,
         script: &'static str,
-        router: Option<Arc<PushRouter>>,
+        on_push: Option<OnPush>,
         clock: Clock,
     ) -> Self {
-        Self { connector, script, router, runtimes: Mutex::default(), clock }
+        Self { connector, script, on_push, slots: Mutex::default(), clock }
     }
 
     pub(in crate::backends) fn config(&self) -> &Config {
@@ -161,73 +130,81 @@ impl Sessions {
         self.clock.now().plus(self.config().timeout)
     }
 
-    /// Sends steps over a session and waits for the answer: one step shares a call with others, several make
-    /// one of their own, answered by a list.
-    pub(in crate::backends) async fn exchange(
+    /// Calls the script over the current session and waits for the reply.
+    ///
+    /// `post` sends the request, at the given moment, and alone if told to. It is called again if the first
+    /// request did nothing: the script was not loaded, or nothing could be sent, or the server has become a
+    /// replica. A `repeatable` request is also sent again if the session ended, or if the call that it shared
+    /// was refused.
+    pub(in crate::backends) async fn call(
         &self,
-        session: &Session,
-        steps: &[ScriptStep<'_>],
-        sent: Moment,
         deadline: Moment,
-    ) -> Result<Value, Silence> {
-        let reply = match steps {
-            [step] => session.send(step, sent),
-            steps => session.call(steps),
-        };
-        match self.answer(session, reply, deadline).await? {
-            Value::Error(text) if session.did_not_run(&text) => {
-                self.answer(session, session.call(steps), deadline).await
+        repeatable: bool,
+        mut post: impl FnMut(&Arc<Session>, Moment, bool) -> Result<Reply, String>,
+    ) -> Result<ScriptReply, NoReply> {
+        let (mut first, mut repeated) = (true, false);
+        loop {
+            let session = self.current(deadline).await.map_err(NoReply::NoSession)?;
+            let mut sent = self.clock.now();
+            let mut reply = self.reply(&session, post(&session, sent, false), deadline).await;
+            if let Ok(Value::Error(text)) = &reply {
+                let unloaded = text.starts_with("NOSCRIPT");
+                if unloaded {
+                    // The next call goes right after it.
+                    let _load = session.connection.command(&["SCRIPT", "LOAD", self.script]);
+                }
+                // Of all keys in one call, one was not allowed.
+                if unloaded || repeatable && text.starts_with("NOPERM") {
+                    sent = self.clock.now();
+                    reply = self.reply(&session, post(&session, sent, true), deadline).await;
+                }
             }
-            value => Ok(value),
+            match reply {
+                Ok(value) => return Ok(ScriptReply { value, sent, repeated }),
+                Err(NoReply::NotSent(_) | NoReply::ReadOnly) if first => {}
+                Err(NoReply::Ended(_)) if first && repeatable => repeated = true,
+                Err(error) => return Err(error),
+            }
+            first = false;
         }
     }
 
     /// Sends plain commands that only read, and returns their replies, errors included.
     pub(in crate::backends) async fn ask(&self, commands: &[&[&str]]) -> Result<Vec<Value>> {
-        let deadline = self.deadline();
-        let mut repeated = false;
-        loop {
-            let session = self.current(deadline).await?;
-            match self.ask_once(&session, commands, deadline).await {
-                Err(Silence::Ended(_) | Silence::NotSent(_)) if !repeated => repeated = true,
-                answers => return answers.map_err(|silence| self.error(silence)),
-            }
+        let mut earlier = Vec::new();
+        let last = self.call(self.deadline(), true, |session, _, _| {
+            let replies = commands.iter().map(|words| session.connection.command(words));
+            earlier = replies.collect::<Result<_, _>>()?;
+            earlier.pop().ok_or_else(|| "nothing was asked".to_owned())
+        });
+        let last = last.await.map_err(|error| self.error(error))?;
+        let mut values = Vec::with_capacity(commands.len());
+        for reply in earlier {
+            // Replies come in order: it is there.
+            values.extend(reply.await);
         }
-    }
-
-    async fn ask_once(
-        &self,
-        session: &Session,
-        commands: &[&[&str]],
-        deadline: Moment,
-    ) -> Result<Vec<Value>, Silence> {
-        let replies: Vec<_> = commands.iter().map(|words| session.connection.command(words)).collect();
-        let mut values = Vec::with_capacity(replies.len());
-        for reply in replies {
-            values.push(self.answer(session, reply, deadline).await?);
-        }
+        values.push(last.value);
         Ok(values)
     }
 
-    /// Waits for a reply.
-    pub(super) async fn answer(
+    async fn reply(
         &self,
         session: &Session,
         reply: Result<Reply, String>,
         deadline: Moment,
-    ) -> Result<Value, Silence> {
-        let reply = reply.map_err(Silence::NotSent)?;
+    ) -> Result<Value, NoReply> {
+        let reply = reply.map_err(NoReply::NotSent)?;
         let left = deadline.since(self.clock.now());
         match tokio::time::timeout(left, reply).await {
             Ok(Ok(value)) if is_read_only(&value) => {
                 session.connection.close();
-                Err(Silence::ReadOnly)
+                Err(NoReply::ReadOnly)
             }
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(_)) => Err(Silence::Ended(session.connection.why_ended())),
+            Ok(Err(_)) => Err(NoReply::Ended(session.connection.why_ended())),
             Err(_) => {
                 session.connection.suspect();
-                Err(Silence::TimedOut(left))
+                Err(NoReply::TimedOut(format!("no answer within {}", format_duration(left))))
             }
         }
     }
@@ -244,7 +221,7 @@ impl Sessions {
 
     async fn open(&self, slot: &RuntimeSlot, deadline: Moment) -> Result<Arc<Session>> {
         let open = async {
-            let _turn = slot.connecting.lock().await;
+            let _one_at_a_time = slot.connecting.lock().await;
             if let Some(session) = slot.usable() {
                 return Ok(session);
             }
@@ -255,22 +232,24 @@ impl Sessions {
         let left = deadline.since(self.clock.now());
         match tokio::time::timeout(left, open).await {
             Ok(session) => session,
-            Err(_) => Err(self.unavailable(format!("no connection within {}", crate::format_duration(left)))),
+            Err(_) => {
+                Err(self.connector.unavailable(format!("no connection within {}", format_duration(left))))
+            }
         }
     }
 
     async fn greet(&self, channel: &str) -> Result<Session> {
         let (open, ended) = watch::channel(());
-        let router = self.router.clone();
+        let on_push = self.on_push.clone();
         let connection = Connection::start(&Arc::default(), self.connector.open().await?, move |push| {
             let _while_open = &open;
-            if let Some(router) = &router {
-                router.deliver(&push);
+            if let Some(on_push) = &on_push {
+                on_push(&push);
             }
         });
-        // Whoever may not publish could not hand a lock on: better refused now than when somebody waits.
+        // A user that may not publish is better refused now than when somebody waits for a push.
         let publish = ["PUBLISH", channel, "hello"];
-        let (channel, last): (_, &[&str]) = match self.router {
+        let (channel, last): (_, &[&str]) = match self.on_push {
             Some(_) => (Some(channel), &publish),
             None => (None, &["PING"]),
         };
@@ -278,47 +257,37 @@ impl Sessions {
         tracing::debug!(store = %self.config().label, "connected");
         let name = greeting.scripts.pop().unwrap_or_default();
         let script = Arc::new(BatchedScript { name, most: MOST_STEPS, ..BatchedScript::default() });
-        Ok(Session { connection, script, text: self.script, ended })
+        Ok(Session { connection, script, ended })
     }
 
     /// The slot of the current runtime.
     pub(in crate::backends) fn slot(&self) -> Arc<RuntimeSlot> {
         let id = runtime::Handle::current().id();
-        let mut runtimes = lock(&self.runtimes);
-        if let Some(slot) = runtimes.get(&id) {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.get(&id) {
             return slot.clone();
         }
-        // Runtimes come and go, in tests above all. A slot that somebody waits or holds a lock with keeps its
-        // channel.
-        runtimes.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.usable().is_some());
+        // Runtimes come and go, in tests above all. A slot that somebody has keeps its channel.
+        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.usable().is_some());
         let slot = Arc::new(RuntimeSlot::new());
-        runtimes.insert(id, slot.clone());
+        slots.insert(id, slot.clone());
         slot
     }
 
-    /// What silence means for the caller.
-    pub(in crate::backends) fn error(&self, silence: Silence) -> Error {
-        match silence {
-            Silence::NotSent(why) | Silence::Ended(why) => self.unavailable(why),
-            Silence::ReadOnly => super::server_checks::replica(&self.config().label),
-            Silence::TimedOut(after) => {
-                self.unavailable(format!("no answer within {}", crate::format_duration(after)))
+    /// What a missing reply means for the caller.
+    pub(in crate::backends) fn error(&self, error: NoReply) -> Error {
+        match error {
+            NoReply::NoSession(error) => error,
+            NoReply::NotSent(why) | NoReply::Ended(why) | NoReply::TimedOut(why) => {
+                self.connector.unavailable(why)
             }
+            NoReply::ReadOnly => self.connector.refusal("READONLY"),
         }
-    }
-
-    pub(in crate::backends) fn unavailable(&self, source: impl Into<Source>) -> Error {
-        self.connector.unavailable(source)
-    }
-
-    /// What an error reply means for the caller.
-    pub(in crate::backends) fn refusal(&self, text: &str) -> Error {
-        self.connector.refusal(text)
     }
 
     /// Ends all connections.
     pub(in crate::backends) fn close(&self) {
-        for slot in lock(&self.runtimes).values() {
+        for slot in lock(&self.slots).values() {
             if let Some(session) = lock(&slot.current).take() {
                 session.connection.close();
             }
@@ -326,11 +295,17 @@ impl Sessions {
     }
 }
 
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Sessions").field(self.config()).finish()
+    }
+}
+
 /// Whether a server that was a master says that it is none any more. A call of several steps has it in the
 /// reply to any of them.
 fn is_read_only(value: &Value) -> bool {
     match value {
-        Value::Error(text) => connector::code(text) == "READONLY",
+        Value::Error(text) => errors::code(text) == "READONLY",
         Value::List(replies) => replies.iter().any(is_read_only),
         _ => false,
     }
@@ -343,13 +318,10 @@ mod tests {
     #[test]
     fn a_demoted_server_is_known_by_any_of_its_replies() {
         let error = |text: &str| Value::Error(text.to_owned());
-        let wrapped = "ERR Error running script (call to f_0): @user_script:41: -READONLY You can't write";
         assert!(is_read_only(&error("READONLY You can't write against a read only replica.")));
-        assert!(is_read_only(&Value::List(vec![Value::Int(1), error(wrapped)])));
-        assert!(is_read_only(&error("@user_script: 41: -READONLY You can't write")));
-        assert!(!is_read_only(&error("WRONGTYPE Operation: {lock:a: -READONLY b}:fence")));
+        assert!(is_read_only(&Value::List(vec![Value::Int(1), error("READONLY no")])));
+        assert!(!is_read_only(&error("WRONGTYPE Operation: {a: -READONLY b}:fence")));
         assert!(!is_read_only(&Value::Text(b"READONLY".to_vec())));
-        assert!(!is_read_only(&error("ERR no")));
     }
 
     #[test]

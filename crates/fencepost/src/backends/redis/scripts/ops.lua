@@ -24,8 +24,8 @@
 -- Pushes on the channel of an entry: `granted IDENTITY TOKEN` (for one second), `revoked IDENTITY REASON`.
 local call, sub, now = redis.call, string.sub, nil
 
--- Where a step has nothing to write, GETEX stands for a write that changes nothing: a server that is a replica
--- by now, and may not have heard of the lock yet, must not say that it is gone.
+-- Where a step has nothing to write, GETEX stands for a write that changes nothing. A server that has become
+-- a replica, and may not have heard of the lock yet, must not say that it is gone.
 -- A single function that knows few names from outside: each costs something, each time the script is called.
 local function step(lock, fence, queue, verb, who, ttl)
   local holder, giving, head, popped, bad = call('GET', lock), false, nil, nil, nil

@@ -1,22 +1,23 @@
-//! What the server pushes to this process: grants for waiters, and revocations for holders. Everything that
-//! arrives here is a hint; whoever acts on it decides what it is worth.
+//! What servers push to this process: grants for waiters, and revocations for holders. Each is a hint;
+//! whoever acts on it decides what it is worth.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::resp::Value;
+use super::driver::resp::Value;
 use crate::runtime::loss_signal::LossSignal;
 use crate::runtime::sync::lock;
 use crate::{FencingToken, Loss, Owner};
 
 /// Who can be told something, by owner.
 #[derive(Debug, Default)]
-pub(in crate::backends) struct PushRouter(Mutex<HashMap<Owner, Arc<Content>>>);
+pub(in crate::backends) struct PushRouter(Mutex<HashMap<Owner, Arc<Pushed>>>);
 
+/// What was pushed to one owner.
 #[derive(Debug)]
-struct Content {
+struct Pushed {
     signal: Arc<LossSignal>,
     token: Mutex<Option<FencingToken>>,
     arrived: Notify,
@@ -25,9 +26,9 @@ struct Content {
 impl PushRouter {
     /// Opens a slot for one owner, for as long as the returned value lives.
     pub(in crate::backends) fn open(self: &Arc<Self>, owner: Owner, signal: Arc<LossSignal>) -> PushSlot {
-        let content = Arc::new(Content { signal, token: Mutex::default(), arrived: Notify::new() });
-        lock(&self.0).insert(owner, content.clone());
-        PushSlot { router: self.clone(), owner, content }
+        let pushed = Arc::new(Pushed { signal, token: Mutex::default(), arrived: Notify::new() });
+        lock(&self.0).insert(owner, pushed.clone());
+        PushSlot { router: self.clone(), owner, pushed }
     }
 
     /// Takes in a push: `message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON" | "free OWNER "`.
@@ -41,14 +42,14 @@ impl PushRouter {
             return;
         };
         let Ok(owner) = owner.parse::<Owner>() else { return };
-        let Some(content) = lock(&self.0).get(&owner).cloned() else { return };
+        let Some(pushed) = lock(&self.0).get(&owner).cloned() else { return };
         match what {
             "granted" => {
-                *lock(&content.token) = rest.parse().ok().and_then(FencingToken::new);
-                content.arrived.notify_one();
+                *lock(&pushed.token) = rest.parse().ok().and_then(FencingToken::new);
+                pushed.arrived.notify_one();
             }
-            "free" => content.arrived.notify_one(),
-            "revoked" => content.signal.raise(Loss::ForceReleased { reason: rest.to_owned() }),
+            "free" => pushed.arrived.notify_one(),
+            "revoked" => pushed.signal.raise(Loss::ForceReleased { reason: rest.to_owned() }),
             _ => {}
         }
     }
@@ -59,20 +60,20 @@ impl PushRouter {
 pub(in crate::backends) struct PushSlot {
     router: Arc<PushRouter>,
     owner: Owner,
-    content: Arc<Content>,
+    pushed: Arc<Pushed>,
 }
 
 impl PushSlot {
     /// Waits for a message that the lock may be free.
     pub(in crate::backends) async fn hint(&self) {
-        self.content.arrived.notified().await;
+        self.pushed.arrived.notified().await;
     }
 
     /// Waits for a grant, and returns its token.
     pub(in crate::backends) async fn grant(&self) -> FencingToken {
         loop {
-            self.content.arrived.notified().await;
-            if let Some(token) = lock(&self.content.token).take() {
+            self.hint().await;
+            if let Some(token) = lock(&self.pushed.token).take() {
                 return token;
             }
         }
@@ -83,7 +84,7 @@ impl Drop for PushSlot {
     fn drop(&mut self) {
         // The owner may have another slot by now.
         let mut slots = lock(&self.router.0);
-        if slots.get(&self.owner).is_some_and(|content| Arc::ptr_eq(content, &self.content)) {
+        if slots.get(&self.owner).is_some_and(|pushed| Arc::ptr_eq(pushed, &self.pushed)) {
             slots.remove(&self.owner);
         }
     }
@@ -114,7 +115,7 @@ mod tests {
         for odd in [format!("granted {one} 43"), format!("granted {two}"), "x y z".into(), String::new()] {
             router.deliver(&push(&odd));
         }
-        assert!(lock(&second.content.token).is_none());
+        assert!(lock(&second.pushed.token).is_none());
     }
 
     proptest! {
@@ -129,7 +130,7 @@ mod tests {
             router.deliver(&push(&format!("{what} {rest}")));
             router.deliver(&push(&format!("{what} {} {rest}", Owner::fresh())));
             router.deliver(&push(&rest));
-            prop_assert!(signal.loss().is_none() && lock(&slot.content.token).is_none());
+            prop_assert!(signal.loss().is_none() && lock(&slot.pushed.token).is_none());
         }
     }
 }
