@@ -1,5 +1,5 @@
-//! From a request to a grant: a turn in the local queue, a lease, a key in the queue of the name, and the wait
-//! for it to be the first.
+//! From a request to a grant: a turn in the local queue, a lease, a key in the queue of the name, and the
+//! wait for it to be the first.
 //!
 //! Each attempt is a task on the keeper's runtime: what it has begun it brings to an end, whatever becomes of
 //! its caller. Only a waiter, which does nothing but read, stops where it stands.
@@ -9,22 +9,20 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::attach;
+use super::contender::{Contender, OwnedKey, TRIES};
 use super::driver::client::RequestError;
 use super::driver::proto::{Compare, KeyValue, Operation};
 use super::driver::{Watch, WatchEvent};
 use super::hold::Held;
-use super::keys::{Keys, OwnedKey, TRIES};
-use super::leases::Lease;
+use super::keys::Keys;
 use super::local_queue::QueueTurn;
 use super::operator;
 use super::record::{self, Record};
 use super::session::Session;
 use crate::backend::{Grant, Identity, Request, TryOutcome};
-use crate::backends::common::backoff::Backoff;
 use crate::runtime::clock::Moment;
 use crate::wait::jittered;
-use crate::{Error, Owner, Result};
+use crate::{Error, Result};
 
 /// How often a waiter looks for itself, in case that a watch is dead and nobody has noticed.
 const RECHECK: Duration = Duration::from_secs(5);
@@ -32,8 +30,6 @@ const RECHECK: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a waiter sits out an outage of the cluster.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The first pause between two looks for a key that a late request may make.
-const LATE_PAUSE: Duration = Duration::from_millis(250);
 
 /// Takes the lock if it is free now.
 pub(super) async fn try_acquire(session: Arc<Session>, request: Request) -> Result<TryOutcome> {
@@ -176,8 +172,8 @@ impl Acquire {
         self.session.client.unavailable("its leases end as soon as they are made")
     }
 
-    /// Puts our key into the queue and says what is ahead of it. With `only_if_free`, writes nothing if there is
-    /// any contender.
+    /// Puts our key into the queue and says what is ahead of it. With `only_if_free`, writes nothing if there
+    /// is any contender.
     async fn enqueue(&self, only_if_free: bool) -> Result<Enqueued> {
         let lease = self.session.leases.shared(self.request.ttl).await?;
         let key = OwnedKey { key: self.keys.of(lease.id), owner: self.request.owner(), created: 0 };
@@ -243,8 +239,8 @@ impl Acquire {
         }
     }
 
-    /// Waits until nobody is ahead (`true`) or our key is gone, alone or with its lease (`false`). Only reads:
-    /// may be dropped anywhere.
+    /// Waits until nobody is ahead (`true`) or our key is gone, alone or with its lease (`false`). Only
+    /// reads: may be dropped anywhere.
     async fn wait(&self, contender: &Contender, mut holder: KeyValue, mut ahead: Vec<u8>) -> Result<bool> {
         let clock = &self.session.client.clock;
         self.note(&holder).await;
@@ -294,8 +290,8 @@ impl Acquire {
         Ok(QueuePosition::of(&contender.key, &self.keys.contenders(answer.value.into_kvs())))
     }
 
-    /// Watches the key ahead of ours from now on. From a revision of the past it could take 100 ms longer: the
-    /// server catches up with such watches in a loop of its own.
+    /// Watches the key ahead of ours from now on. From a revision of the past it could take 100 ms longer:
+    /// the server catches up with such watches in a loop of its own.
     async fn watch(&self, ahead: &[u8]) -> Option<Watch> {
         let client = &self.session.client;
         let mut watch = client.watch(ahead, 0).await?;
@@ -335,84 +331,4 @@ async fn changed(watch: &mut Option<Watch>) {
             }
         }
     }
-}
-
-/// A key of ours, and what it stands on. When this is dropped the key goes, in the background; a key that was
-/// attached goes back to whom it was attached from.
-#[derive(Debug)]
-pub(super) struct Contender {
-    session: Arc<Session>,
-    pub(super) key: OwnedKey,
-    pub(super) lease: Arc<Lease>,
-    /// The revision that wrote the key last, as far as we know; zero while it is not known.
-    pub(super) written: i64,
-    /// A request to create the key went unanswered, and may be carried out yet, also after a deletion.
-    pub(super) may_come_late: bool,
-    pub(super) attached_from: Option<Owner>,
-    /// Goes when the key has gone.
-    pub(super) turn: Option<QueueTurn>,
-    /// Nothing is left to delete.
-    pub(super) is_gone: bool,
-}
-
-impl Contender {
-    pub(super) fn new(session: &Arc<Session>, key: OwnedKey, lease: Arc<Lease>, turn: QueueTurn) -> Self {
-        let (session, turn) = (session.clone(), Some(turn));
-        Self {
-            session,
-            key,
-            lease,
-            written: 0,
-            may_come_late: false,
-            attached_from: None,
-            turn,
-            is_gone: false,
-        }
-    }
-}
-
-impl Drop for Contender {
-    fn drop(&mut self) {
-        if self.is_gone {
-            return;
-        }
-        let (session, key, lease, turn) =
-            (self.session.clone(), self.key.clone(), self.lease.clone(), self.turn.take());
-        match self.attached_from {
-            Some(owner) => attach::give_back(session, key, owner, lease, turn),
-            None => delete_key(session, key, self.written, lease, turn, self.may_come_late),
-        }
-    }
-}
-
-/// Deletes a key in the background, as often as it takes while its lease lives, and what a late request makes.
-fn delete_key(
-    session: Arc<Session>,
-    key: OwnedKey,
-    written: i64,
-    lease: Arc<Lease>,
-    turn: Option<QueueTurn>,
-    may_come_late: bool,
-) {
-    let client = session.client.clone();
-    let (keeper, task) = (client.keeper.clone(), client.background.begin());
-    keeper.spawn(async move {
-        let mut deleted = key.delete(&client, written).await;
-        let more = |deleted: &Result<bool, RequestError>| may_come_late || deleted.is_err();
-        if more(&deleted) {
-            session.leases.retire(&lease);
-        }
-        let mut backoff = Backoff::new(LATE_PAUSE, (lease.term / 3).max(LATE_PAUSE));
-        // Nobody waits for what follows, and the lease goes with its last user.
-        let lease = Arc::downgrade(&{ lease });
-        drop((task, turn, session));
-        while more(&deleted) {
-            backoff.sleep().await;
-            match lease.upgrade() {
-                Some(lease) if !lease.is_over(client.clock.now()) => {}
-                _ => return,
-            }
-            deleted = key.delete(&client, written).await;
-        }
-    });
 }

@@ -1,17 +1,17 @@
 //! Handles: whoever has one renews a detached lock, gives it back, or takes it over under a new identity.
 //!
-//! A handle names a key by the revision that created it, and its holder by the owner in the key's record. Each
-//! request that changes the key is conditional on both.
+//! A handle names a key by the revision that created it, and its holder by the owner in the key's record.
+//! Each request that changes the key is conditional on both.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::Contender;
+use super::contender::{Contender, OwnedKey, TRIES};
 use super::driver::client::{Client, RequestError, Stamp};
 use super::driver::proto::{Compare, KeyValue, Operation};
 use super::hold::Held;
-use super::keys::{Keys, OwnedKey, TRIES};
-use super::leases::{Lease, proven};
+use super::keys::Keys;
+use super::leases::proven;
 use super::local_queue::QueueTurn;
 use super::record::Record;
 use super::session::Session;
@@ -25,31 +25,30 @@ const ELECTION_PAUSE: Duration = Duration::from_millis(25);
 /// Between two tries to give a key back.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Takes a detached lock over: writes our identity into its key, in the place of the handle's. The token stays.
-/// Undone if nobody waits for it any more.
+/// Takes a detached lock over: writes our identity into its key, in the place of the handle's. The token
+/// stays. Undone if nobody waits for it any more.
 pub(super) async fn attach(session: Arc<Session>, handle: Handle, request: Request) -> Result<Grant> {
     let (client, name) = (&session.client, handle.name());
     let turn = turn(&session, name).await?;
     let lost = |why| Error::lost(name, why);
     let (key, lease, lasts, _) = keep_alive(&session, &handle).await?.map_err(lost)?;
     // Always to a lease of its own: others may use the one that it is on, and end that.
-    let own = session.leases.own(lasts.max(request.ttl)).await?;
+    let (theirs, term) = (key.owner, lasts.max(request.ttl));
     let attached = OwnedKey { owner: request.owner(), ..key.clone() };
-    let mut contender = Contender::new(&session, attached, own, turn);
-    contender.attached_from = Some(key.owner);
-    match key.move_to(client, request.owner(), contender.lease.id).await? {
-        Ok(written) => contender.written = written,
-        Err(why) => {
-            contender.is_gone = true;
-            return Err(lost(why));
+    let (own, written) = match key.move_to_own_lease(&session, request.owner(), term).await {
+        Ok(moved) => moved.map_err(lost)?,
+        Err(error) => {
+            give_back(&session, attached, theirs, client.clock.now().plus(term), Some(turn));
+            return Err(error.into());
         }
-    }
+    };
     session.leases.end_own(lease);
-    let (identity, token, sent, term) =
-        (request.identity, handle.token(), contender.lease.sent(), request.ttl);
-    let until = sent.plus(contender.lease.term);
+    let (identity, token, sent) = (request.identity, handle.token(), own.sent());
+    let until = sent.plus(own.term);
+    let mut contender = Contender::new(&session, attached, own, turn);
+    (contender.attached_from, contender.written) = (Some(theirs), written);
     let hold = Held::new(&session, &request, contender, until);
-    Ok(Grant { identity, token, sent, term: Some(term), pushed: false, hold })
+    Ok(Grant { identity, token, sent, term: Some(request.ttl), pushed: false, hold })
 }
 
 /// Renews a detached lock as guards are renewed: by a read and a keep-alive. Only what shall last longer than
@@ -63,13 +62,11 @@ pub(super) async fn renew(session: Arc<Session>, handle: Handle, term: Duration)
     if lasts >= term {
         return Ok(Renewal::Renewed { sent, term: Some(term) });
     }
-    let own = session.leases.own(term).await?;
-    // After a request without an answer the key may be on it, or come to it yet.
+    let own = match key.move_to_own_lease(&session, key.owner, term).await? {
+        Ok((own, _)) => own,
+        Err(why) => return Ok(Renewal::Lost(why)),
+    };
     own.outlive_us(true);
-    if let Err(why) = key.move_to(&session.client, key.owner, own.id).await? {
-        own.outlive_us(false);
-        return Ok(Renewal::Lost(why));
-    }
     session.leases.end_own(lease);
     Ok(Renewal::Renewed { sent: own.sent(), term: Some(term) })
 }
@@ -109,8 +106,8 @@ async fn find(session: &Session, handle: &Handle) -> Result<Result<(OwnedKey, Ke
     }))
 }
 
-/// Gives the lease of a handle's key all of its time again. The key, its lease, and how much time that is from
-/// when on; or why the lock is lost.
+/// Gives the lease of a handle's key all of its time again. The key, its lease, and how much time that is
+/// from when on; or why the lock is lost.
 async fn keep_alive(
     session: &Session,
     handle: &Handle,
@@ -142,21 +139,20 @@ async fn keep_alive(
     Err(client.unavailable(format!("lock `{}` changed all the time; try again", handle.name())))
 }
 
-/// Gives a key back to the owner that it was attached from, in the background. Our own identity may be in it, or
-/// come into it yet by a request without an answer: that compares a revision which is no more once this has
-/// written.
+/// Gives a key back to the owner that it was attached from, in the background. Our own identity may be in it,
+/// or come into it yet by a request without an answer: that compares a revision which is no more once this
+/// has written.
 pub(super) fn give_back(
-    session: Arc<Session>,
+    session: &Session,
     key: OwnedKey,
     owner: Owner,
-    lease: Arc<Lease>,
+    until: Moment,
     turn: Option<QueueTurn>,
 ) {
-    lease.outlive_us(true);
     let client = session.client.clone();
     session.client.background.spawn(&session.client.keeper, async move {
         let mut backoff = Backoff::new(PAUSE, PAUSE);
-        while !lease.is_over(client.clock.now()) {
+        while client.clock.now() < until {
             match try_give_back(&client, &key, owner).await {
                 Ok(true) => break,
                 Ok(false) => {}

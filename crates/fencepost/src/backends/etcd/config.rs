@@ -47,8 +47,8 @@ impl Config {
         }
         if url.hosts.is_empty() || !url.path.trim_start_matches('/').is_empty() {
             return Err(Error::invalid(format!(
-                "an {} URL names the members of a cluster and no path, as in `{}://a:2379,b:2379,c:2379`; a path \
-                 in front of all names is the parameter `prefix`",
+                "an {} URL names the members of a cluster and no path, as in `{}://a:2379,b:2379,c:2379`; a \
+                 path in front of all names is the parameter `prefix`",
                 url.scheme, url.scheme
             )));
         }

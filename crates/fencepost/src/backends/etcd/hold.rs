@@ -1,8 +1,8 @@
 //! One held lock: renewed with its lease, moved to another one when it shall last longer, given back, and
 //! watched over.
 //!
-//! The lease is shared, so it may live on while one of its locks is not renewed any more. The key of such a lock
-//! is deleted when its ttl has passed; the lease is what ends it when this process cannot.
+//! The lease is shared, so it may live on while one of its locks is not renewed any more. The key of such a
+//! lock is deleted when its ttl has passed; the lease is what ends it when this process cannot.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -11,11 +11,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{oneshot, watch};
 
-use super::acquire::Contender;
+use super::contender::{Contender, OwnedKey};
 use super::driver::client::{RequestError, Stamp};
 use super::driver::proto::{KeyValue, Operation};
 use super::driver::{Watch, WatchEvent};
-use super::keys::OwnedKey;
 use super::session::Session;
 use crate::backend::{Hold, Renewal, Request};
 use crate::runtime::clock::Moment;
@@ -163,15 +162,12 @@ impl HeldKey {
 
     /// Moves the key to a lease of its own that lasts for `term`.
     async fn move_to_own_lease(&self, term: Duration) -> Result<Renewal> {
-        let lease = self.session.leases.own(term).await?;
         // Until there is an answer the key may be on either lease. The next move compares a later revision
         // than an unanswered one, which can come no more then.
         lock(&self.state).moving = true;
-        lease.outlive_us(true);
-        let moved = self.key.move_to(&self.session.client, self.key.owner, lease.id).await?;
-        lease.outlive_us(false);
-        let written = match moved {
-            Ok(written) => written,
+        let moved = self.key.move_to_own_lease(&self.session, self.key.owner, term).await?;
+        let (lease, written) = match moved {
+            Ok(moved) => moved,
             Err(why) => return Ok(Renewal::Lost(why)),
         };
         let sent = lease.sent();
@@ -200,10 +196,11 @@ impl HeldKey {
     /// Moves the key to a lease that stays, and lets go of it.
     async fn detach(&self, term: Duration) -> Result<Renewal> {
         self.done.send_replace(true);
-        let lease = self.session.leases.own(term).await?;
-        if let Err(why) = self.key.move_to(&self.session.client, self.key.owner, lease.id).await? {
-            return Ok(Renewal::Lost(why));
-        }
+        let moved = self.key.move_to_own_lease(&self.session, self.key.owner, term).await?;
+        let lease = match moved {
+            Ok((lease, _)) => lease,
+            Err(why) => return Ok(Renewal::Lost(why)),
+        };
         lease.outlive_us(true);
         if let Some(mut contender) = self.end() {
             contender.is_gone = true;

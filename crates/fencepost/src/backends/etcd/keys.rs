@@ -1,16 +1,12 @@
-//! Where locks live: `PREFIX NAME/LEASE`, the lease in hexadecimal, as `etcdctl lock` and the mutex of etcd's own
-//! client have it. Every contender for a name has such a key, and the one that was created first holds the lock.
+//! Where locks live: `PREFIX NAME/LEASE`, the lease in hexadecimal, as `etcdctl lock` and the mutex of etcd's
+//! own client have it. Every contender for a name has such a key, and the one that was created first holds
+//! the lock.
 //!
-//! A key counts for a name only if all that follows `NAME/` is hexadecimal: `a/b/1f` is a contender for `a/b` and
-//! not for `a`. The peers do not look that closely, and wait for it.
+//! A key counts for a name only if all that follows `NAME/` is hexadecimal: `a/b/1f` is a contender for `a/b`
+//! and not for `a`. The peers do not look that closely, and wait for it.
 
-use super::driver::client::{Client, RequestError, Response};
-use super::driver::proto::{Compare, KeyValue, Operation};
-use super::record::Record;
-use crate::{Loss, Name, Owner};
-
-/// How often a key may change between a look and the request that relies on it.
-pub(super) const TRIES: usize = 8;
+use super::driver::proto::{KeyValue, Operation};
+use crate::Name;
 
 /// The contender keys of one name, and where they lie.
 #[derive(Clone, Debug)]
@@ -62,8 +58,8 @@ pub(super) fn range(start: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (if start.is_empty() { vec![0] } else { start.to_vec() }, vec![0])
 }
 
-/// The name that a key is a contender for, if it is one. Only keys with a lease are taken for contenders here: under an
-/// empty prefix lies whatever else the cluster is used for.
+/// The name that a key is a contender for, if it is one. Only keys with a lease are taken for contenders
+/// here: under an empty prefix lies whatever else the cluster is used for.
 pub(super) fn name(prefix: &str, kv: &KeyValue) -> Option<Name> {
     let rest = kv.key.strip_prefix(prefix.as_bytes())?;
     let slash = rest.iter().rposition(|byte| *byte == b'/')?;
@@ -75,87 +71,6 @@ pub(super) fn name(prefix: &str, kv: &KeyValue) -> Option<Name> {
 
 fn is_lease(text: &[u8]) -> bool {
     (1..=16).contains(&text.len()) && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// The key of one acquisition. No two acquisitions have the same owner.
-#[derive(Clone, Debug)]
-pub(super) struct OwnedKey {
-    pub(super) key: Vec<u8>,
-    pub(super) owner: Owner,
-    /// The revision that created it, which is the token; zero while it is not known.
-    pub(super) created: i64,
-}
-
-impl OwnedKey {
-    /// Why a key that was found, or not, is not our lock any more; `None` if it is.
-    pub(super) fn loss(&self, found: Option<&KeyValue>) -> Option<Loss> {
-        match found.filter(|kv| kv.create_revision == self.created).and_then(Record::of) {
-            Some(record) if record.owner == self.owner => {
-                record.revoked.map(|reason| Loss::ForceReleased { reason })
-            }
-            _ => Some(Loss::Taken),
-        }
-    }
-
-    /// Whether it is ours to delete. Not the lock that somebody else has attached: it keeps its key.
-    fn is_ours(&self, kv: &KeyValue) -> bool {
-        // What somebody has written over our record by hand is still the key that we made.
-        Record::of(kv).map_or(kv.create_revision == self.created, |record| record.owner == self.owner)
-    }
-
-    /// Deletes the key, which was last written by revision `written` as far as we know. Says whether it was
-    /// there, and still ours.
-    pub(super) async fn delete(&self, client: &Client, mut written: i64) -> Result<bool, RequestError> {
-        let mut repeated = false;
-        for _ in 0..TRIES {
-            let (delete, read) = (Operation::delete(&self.key), Operation::read(&self.key));
-            let unchanged = vec![Compare::written(&self.key, written)];
-            let answer = client.txn(unchanged, vec![delete], vec![read]).await?;
-            repeated |= answer.repeated;
-            match answer.value.succeeded {
-                // A key that is not there was last written by revision zero.
-                true => return Ok(written > 0 || repeated),
-                false => match answer.value.into_kvs().pop() {
-                    Some(kv) if self.is_ours(&kv) => written = kv.mod_revision,
-                    Some(_) => return Ok(false),
-                    // A repeated request finds nothing if the first one did its work.
-                    None => return Ok(repeated),
-                },
-            }
-        }
-        Err(client.unavailable("the key of a lock changed all the time; try again").into())
-    }
-
-    /// Writes the key to another lease, and to another owner if that is not its own. Its creation, and so the
-    /// token, stays what it was. Not over the head of an operator: only what was not revoked moves. Returns the
-    /// revision that did it.
-    pub(super) async fn move_to(
-        &self,
-        client: &Client,
-        owner: Owner,
-        lease: i64,
-    ) -> Result<Result<i64, Loss>, RequestError> {
-        let (after, mut repeated) = (Self { owner, ..self.clone() }, false);
-        for _ in 0..TRIES {
-            let found = client.read(vec![Operation::read(&self.key)]).await?.value.into_kvs().pop();
-            let Some(kv) = &found else { return Ok(Err(Loss::Taken)) };
-            if repeated && kv.lease == lease && after.loss(Some(kv)).is_none() {
-                return Ok(Ok(kv.mod_revision));
-            }
-            if let Some(why) = self.loss(Some(kv)) {
-                return Ok(Err(why));
-            }
-            let value = Record::of(kv).map(|record| record.of_owner(owner).to_bytes()).unwrap_or_default();
-            let put = Operation::put(&self.key, value, Some(lease));
-            let unchanged = vec![Compare::written(&self.key, kv.mod_revision)];
-            let Response { value, repeated: again, .. } = client.txn(unchanged, vec![put], vec![]).await?;
-            if value.succeeded {
-                return Ok(Ok(value.revision()));
-            }
-            repeated |= again;
-        }
-        Err(client.unavailable("the key of a lock changed all the time; try again").into())
-    }
 }
 
 #[cfg(test)]

@@ -175,8 +175,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Counts a keep-alive that was sent beside a transaction. Where a leader was elected between the two it is
-    /// sent once more.
+    /// Counts a keep-alive that was sent beside a transaction. Where a leader was elected between the two it
+    /// is sent once more.
     pub(super) async fn confirm(&self, txn: Stamp) -> Result<(), RequestError> {
         if self.count(txn) || self.is_fresh() {
             return Ok(());
@@ -223,14 +223,14 @@ fn revoke(client: &Arc<Client>, id: i64, until: Moment) {
     });
 }
 
-/// Since when a lease has all of its time, by a keep-alive and a transaction that were both answered; `None` if
-/// they do not prove it. `SAFETY.md` says why they do.
+/// Since when a lease has all of its time, by a keep-alive and a transaction that were both answered; `None`
+/// if they do not prove it. `SAFETY.md` says why they do.
 ///
-/// A keep-alive alone proves nothing: a leader that stood still and was replaced may answer one before it learns
-/// of that, while its successor counts the lease from its own election. The transaction was confirmed by a
-/// majority. No leader of a later term than the transaction's was elected before that was sent, and such a one
-/// gives every lease all of its time anew. An earlier leader did not answer the keep-alive: its member knew the
-/// term before it passed the request on.
+/// A keep-alive alone proves nothing: a leader that stood still and was replaced may answer one before it
+/// learns of that, while its successor counts the lease from its own election. The transaction was confirmed
+/// by a majority. No leader of a later term than the transaction's was elected before that was sent, and such
+/// a one gives every lease all of its time anew. An earlier leader did not answer the keep-alive: its member
+/// knew the term before it passed the request on.
 pub(super) fn proven(keep_alive: Stamp, txn: Stamp) -> Option<Moment> {
     (keep_alive.raft_term >= txn.raft_term).then(|| keep_alive.sent.min(txn.sent))
 }

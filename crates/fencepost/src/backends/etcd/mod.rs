@@ -1,13 +1,14 @@
 //! Locks on an etcd cluster.
 //!
-//! A lock is a key `NAME/LEASE` on a lease, in the layout of `etcdctl lock`: of all such keys of a name the one
-//! that was created first holds the lock, and the revision that created it is the token. Waiters watch the key
-//! right ahead of theirs. What etcd has agreed on no crash undoes; validity still is a matter of the lease and
-//! of our own clock.
+//! A lock is a key `NAME/LEASE` on a lease, in the layout of `etcdctl lock`: of all such keys of a name the
+//! one that was created first holds the lock, and the revision that created it is the token. Waiters watch
+//! the key right ahead of theirs. What etcd has agreed on no crash undoes; validity still is a matter of the
+//! lease and of our own clock.
 
 mod acquire;
 mod attach;
 mod config;
+mod contender;
 mod driver;
 mod hold;
 mod keys;

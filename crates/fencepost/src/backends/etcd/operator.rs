@@ -96,8 +96,8 @@ pub(super) async fn check(session: Arc<Session>) -> Result<()> {
     }
 }
 
-/// Whom a force-release is for: whoever holds the lock when it first looks, if that is the one that is meant, and
-/// nobody who comes after.
+/// Whom a force-release is for: whoever holds the lock when it first looks, if that is the one that is meant,
+/// and nobody who comes after.
 struct Victim {
     created: i64,
     holder: Holder,
@@ -107,9 +107,9 @@ struct Victim {
 
 /// Takes a lock back, politely or at once.
 ///
-/// The operator's token is the revision of the transaction that does it, and whoever gets the lock next must have
-/// a larger one. So the same transaction sends our waiters away, whose keys are older than that. They queue again
-/// at once.
+/// The operator's token is the revision of the transaction that does it, and whoever gets the lock next must
+/// have a larger one. So the same transaction sends our waiters away, whose keys are older than that. They
+/// queue again at once.
 pub(super) async fn force_release(
     session: Arc<Session>,
     name: Name,
@@ -193,8 +193,8 @@ fn revocation(
     changes
 }
 
-/// Deletions of all keys of waiters that are ours: neighbours in one, since a transaction has a limit. `all` is
-/// all there is in the range. Peers could not come back, and stay.
+/// Deletions of all keys of waiters that are ours: neighbours in one, since a transaction has a limit. `all`
+/// is all there is in the range. Peers could not come back, and stay.
 fn send_away(all: &[KeyValue], waiters: &[KeyValue]) -> Vec<Operation> {
     let goes = |kv: &KeyValue| Record::of(kv).is_some() && waiters.iter().any(|waiter| waiter.key == kv.key);
     let neighbours = all.chunk_by(|left, right| goes(left) == goes(right));

@@ -1,5 +1,5 @@
-//! What a contender's key holds: who it is, as JSON. A peer leaves it empty, and is shown as a foreign client. A
-//! revoked lock has the operator's reason in its record.
+//! What a contender's key holds: who it is, as JSON. A peer leaves it empty, and is shown as a foreign
+//! client. A revoked lock has the operator's reason in its record.
 
 use std::time::{Duration, SystemTime};
 
@@ -100,7 +100,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_holder(value in proptest::collection::vec(any::<u8>(), 0..60), create_revision: i64) {
+        fn any_bytes_are_a_holder(
+            value in proptest::collection::vec(any::<u8>(), 0..60),
+            create_revision: i64,
+        ) {
             let kv = KeyValue { value, create_revision, ..KeyValue::default() };
             let shown = holder(&Name::new("a").unwrap(), &kv, None);
             prop_assert!(shown.owner.is_none() && shown.token == token(create_revision));

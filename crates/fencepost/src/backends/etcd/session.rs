@@ -16,8 +16,8 @@ pub(super) struct Session {
     pub(super) client: Arc<Client>,
     pub(super) leases: Leases,
     pub(super) queue: LocalQueue,
-    /// One at a time uses a handle of a name. What an attach has begun it ends, or undoes, before the next one
-    /// looks.
+    /// One at a time uses a handle of a name. What an attach has begun it ends, or undoes, before the next
+    /// one looks.
     pub(super) handles: LocalQueue,
     /// The reads of renewals, many in one transaction.
     pub(super) reads: Arc<Batches<KeyRead>>,

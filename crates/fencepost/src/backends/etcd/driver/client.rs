@@ -78,17 +78,6 @@ pub(crate) struct Stamp {
     pub(crate) raft_term: u64,
 }
 
-/// What to do after a request that failed.
-enum Reaction {
-    /// Ask again: somewhere else, or after a new login.
-    Repeat {
-        why: Source,
-        /// It may have been carried out, or be carried out later.
-        sent: bool,
-    },
-    Fail(RequestError),
-}
-
 impl Client {
     pub(crate) fn new(config: Config, clock: Clock) -> Result<Self> {
         let keeper = Keeper::of(&clock)?;
@@ -140,10 +129,10 @@ impl Client {
                     distrusted += 1;
                     (why.into(), false, true)
                 }
-                Some(Err(error)) => match self.react(error) {
-                    Reaction::Repeat { why, sent } => (why, sent, true),
-                    Reaction::Fail(error) => return Err(error),
-                },
+                Some(Err(error)) => {
+                    let (why, may_be_done) = self.can_repeat(error)?;
+                    (why, may_be_done, true)
+                }
                 // A request with little time left says nothing about a member that does not answer in it.
                 None => {
                     let waited = self.clock.now().since(began);
@@ -166,49 +155,52 @@ impl Client {
         }
     }
 
-    /// What a failure means.
-    fn react(&self, error: GrpcError) -> Reaction {
+    /// Why a request is to be repeated, at another member or after a new login, and whether it may have been
+    /// carried out; or the error if that would not help.
+    fn can_repeat(&self, error: GrpcError) -> Result<(Source, bool), RequestError> {
         let (code, message) = match error {
-            GrpcError::Broken(why) => return Reaction::Repeat { why: why.into(), sent: true },
+            GrpcError::Broken(why) => return Ok((why.into(), true)),
             GrpcError::Distrusted(why) => {
-                return Reaction::Fail(RequestError::Other(Error::config(format!(
-                    "{} shows a certificate that is not to be trusted ({why}); renew it, or name its authority \
-                     with `ca`",
+                return Err(RequestError::Other(Error::config(format!(
+                    "{} shows a certificate that is not to be trusted ({why}); renew it, or name its \
+                     authority with `ca`",
                     self.config.label
                 ))));
             }
             GrpcError::Refused { code, message } => (code, message),
         };
-        let refused = |advice: &str| Error::config(format!("etcd refused us ({message}); {advice}"));
         let has = |text: &str| message.contains(text);
-        Reaction::Fail(match code {
+        let refused = |advice: &str| Error::config(format!("etcd refused us ({message}); {advice}"));
+        let advice = match code {
             _ if has("requested lease not found") => {
-                RequestError::NoLease(self.unavailable("its lease ended while it was used"))
+                return Err(RequestError::NoLease(self.unavailable("its lease ended while it was used")));
             }
             // A token that ran out, or is of before a change of users: a new connection logs in again.
             _ if has("invalid auth token") || has("auth store is old") || has("no leader") => {
-                return Reaction::Repeat { why: message.into(), sent: false };
+                return Ok((message.into(), false));
             }
-            _ if has("user name is empty") => RequestError::Other(refused(
-                "write the user and password into the URL: `etcd://user:password@host`",
-            )),
-            _ if has("authentication failed") => RequestError::Other(refused("check user and password")),
-            7 => RequestError::Other(refused(
+            _ if has("user name is empty") => {
+                "write the user and password into the URL: `etcd://user:password@host`"
+            }
+            _ if has("authentication failed") => "check user and password",
+            7 => {
                 "give the user's role read and write rights to the range of the names \
-                 (`etcdctl role grant-permission`)",
-            )),
-            8 if has(FULL) => RequestError::Full(refused(
-                "compact and defragment the cluster, raise its quota, and disarm the alarm",
-            )),
+                 (`etcdctl role grant-permission`)"
+            }
+            8 if has(FULL) => {
+                let advice = "compact and defragment the cluster, raise its quota, and disarm the alarm";
+                return Err(RequestError::Full(refused(advice)));
+            }
             // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure.
             // And unknown: what etcd has no code for, such as a proposal dropped, or a keep-alive refused,
             // while leaders change.
-            1 | 2 | 4 | 8 | 14 => return Reaction::Repeat { why: message.into(), sent: true },
+            1 | 2 | 4 | 8 | 14 => return Ok((message.into(), true)),
             _ => {
-                let (store, source) = (self.config.label.clone(), message.into());
-                RequestError::Other(Error::Backend { store, source })
+                let store = self.config.label.clone();
+                return Err(RequestError::Other(Error::Backend { store, source: message.into() }));
             }
-        })
+        };
+        Err(RequestError::Other(refused(advice)))
     }
 
     /// A transaction. With nothing but reads it is a read of one moment, as the majority sees it.
@@ -259,8 +251,8 @@ impl Client {
         }
     }
 
-    /// Makes a lease with an id of the caller's choice, so that a repeated request does not make a second one.
-    /// Returns its seconds, and when it was asked for.
+    /// Makes a lease with an id of the caller's choice, so that a repeated request does not make a second
+    /// one. Returns its seconds, and when it was asked for.
     pub(crate) async fn grant_lease(&self, id: i64, seconds: u64) -> Result<(u64, Moment), RequestError> {
         let request = LeaseGrantRequest { ttl: i64::try_from(seconds).unwrap_or(i64::MAX), id };
         let began = self.clock.now();
@@ -318,11 +310,11 @@ mod tests {
     fn what_is_said_while_leaders_change_is_asked_again_and_may_have_been_done() {
         let client = client("etcd://a,b");
         for message in ["raft proposal dropped", "not a primary lessor", "something new"] {
-            let reaction = client.react(GrpcError::Refused { code: 2, message: message.to_owned() });
-            assert!(matches!(reaction, Reaction::Repeat { sent: true, .. }), "{message}");
+            let repeat = client.can_repeat(GrpcError::Refused { code: 2, message: message.to_owned() });
+            assert!(matches!(repeat, Ok((_, true))), "{message}");
         }
         let refused = GrpcError::Refused { code: 3, message: "etcdserver: key is not provided".to_owned() };
-        let reaction = client.react(refused);
-        assert!(matches!(reaction, Reaction::Fail(RequestError::Other(Error::Backend { .. }))));
+        let failed = client.can_repeat(refused).unwrap_err();
+        assert!(matches!(failed, RequestError::Other(Error::Backend { .. })));
     }
 }

@@ -1,4 +1,5 @@
-//! One connection to one member: opened, logged in, and with one watch stream for everybody who watches a key.
+//! One connection to one member: opened, logged in, and with one watch stream for everybody who watches a
+//! key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -133,6 +134,11 @@ impl Connection {
         self.driver.is_finished()
     }
 
+    /// Ends the connection, and with it all that waits for an answer.
+    pub(crate) fn close(&self) {
+        self.driver.abort();
+    }
+
     /// Watches one key: from a revision of the past, or from now on if that is zero.
     pub(crate) fn watch(&self, key: &[u8], start_revision: i64) -> Watch {
         static NEXT: AtomicI64 = AtomicI64::new(1);
@@ -146,7 +152,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.close();
     }
 }
 

@@ -340,7 +340,10 @@ mod tests {
         }
 
         #[test]
-        fn no_status_makes_it_panic(status in proptest::collection::vec(any::<u8>(), 0..8), message in "[ -~]{0,20}") {
+        fn no_status_makes_it_panic(
+            status in proptest::collection::vec(any::<u8>(), 0..8),
+            message in "[ -~]{0,20}",
+        ) {
             let mut headers = HeaderMap::new();
             if let Ok(status) = HeaderValue::from_bytes(&status) {
                 headers.insert("grpc-status", status);

@@ -29,30 +29,26 @@ impl History {
         let (id, revision) = (header.cluster_id, header.revision);
         let known = self.cluster.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
         let known = known.unwrap_or_else(|known| known);
-        if known != 0 && known != id {
-            self.refuse(store, format!(
+        let why = if known != 0 && known != id {
+            format!(
                 "the answers are of two clusters, {known:x} and {id:x}: either it was restored from a snapshot, \
-                 and its tokens may repeat, or the URL names members of both; name those of one, make sure that \
-                 nobody relies on old tokens, and connect anew"
-            ));
+                 and its tokens may repeat, or the URL names members of both; name those of one, make sure \
+                 that nobody relies on old tokens, and connect anew"
+            )
         } else if revision < before {
-            self.refuse(
-                store,
-                format!(
-                    "the cluster went back from revision {before} to {revision}: it was restored from an old \
+            format!(
+                "the cluster went back from revision {before} to {revision}: it was restored from an old \
                  snapshot, and its tokens would repeat; restore it with `--bump-revision` and \
                  `--mark-compacted`, or make sure that nobody relies on old tokens and connect anew"
-                ),
-            );
+            )
+        } else {
+            String::new()
+        };
+        if !why.is_empty() && self.broken.set(why.clone()).is_ok() {
+            tracing::warn!(store, why, "this is not the cluster that granted our locks");
         }
         self.revision.fetch_max(revision, Ordering::Relaxed);
         self.broken.get().map_or(Ok(()), |why| Err(why))
-    }
-
-    fn refuse(&self, store: &str, why: String) {
-        if self.broken.set(why.clone()).is_ok() {
-            tracing::warn!(store, why, "this is not the cluster that granted our locks");
-        }
     }
 
     pub(crate) fn is_broken(&self) -> bool {

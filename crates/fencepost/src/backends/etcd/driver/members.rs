@@ -1,5 +1,5 @@
-//! The members of the cluster, and the connection to one of them. It is made once for all who wait for it, and
-//! a member that does not serve us is left once by all of them.
+//! The members of the cluster, and the connection to one of them. It is made once for all who wait for it,
+//! and a member that does not serve us is left once by all of them.
 
 use std::sync::{Arc, Mutex};
 
@@ -63,7 +63,7 @@ impl Members {
         if current.connection.take_if(|connection| Arc::ptr_eq(connection, failed)).is_some() {
             current.index = current.index.wrapping_add(1);
             // Those who still wait for it go on to the next member, too.
-            failed.opening.abort();
+            failed.close();
         }
     }
 
@@ -85,6 +85,13 @@ impl SharedConnection {
             Some(Ok(connection)) => connection.is_closed(),
             Some(Err(_)) => true,
             None => self.opening.is_finished(),
+        }
+    }
+
+    fn close(&self) {
+        self.opening.abort();
+        if let Some(Ok(connection)) = &*self.opened.borrow() {
+            connection.close();
         }
     }
 }

@@ -147,28 +147,13 @@ pub(crate) struct ResponseOp {
     pub(crate) range: Option<RangeResponse>,
 }
 
-/// How a compare relates what is stored to what is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum Relation {
-    Equal = 0,
-    Greater = 1,
-    Less = 2,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum CompareTarget {
-    Version = 0,
-    Create = 1,
-    Mod = 2,
-}
-
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
-    #[prost(enumeration = "Relation", tag = "1")]
+    /// 0 is equal, 2 is less than what is given.
+    #[prost(int32, tag = "1")]
     pub(crate) relation: i32,
-    #[prost(enumeration = "CompareTarget", tag = "2")]
+    /// 1 is the revision that created the key, 2 the one that wrote it last.
+    #[prost(int32, tag = "2")]
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
@@ -181,32 +166,19 @@ pub(crate) struct Compare {
 }
 
 impl Compare {
-    fn new(relation: Relation, target: CompareTarget, key: &[u8]) -> Self {
-        Self {
-            relation: relation.into(),
-            target: target.into(),
-            key: key.to_vec(),
-            create_revision: None,
-            mod_revision: None,
-            range_end: Vec::new(),
-        }
-    }
-
     /// The key was created by this revision; zero is no key at all.
     pub(crate) fn created(key: &[u8], revision: i64) -> Self {
-        let create_revision = Some(revision);
-        Self { create_revision, ..Self::new(Relation::Equal, CompareTarget::Create, key) }
+        Self { target: 1, key: key.to_vec(), create_revision: Some(revision), ..Self::default() }
     }
 
     /// The key was last written by this revision.
     pub(crate) fn written(key: &[u8], revision: i64) -> Self {
-        Self { mod_revision: Some(revision), ..Self::new(Relation::Equal, CompareTarget::Mod, key) }
+        Self { target: 2, key: key.to_vec(), mod_revision: Some(revision), ..Self::default() }
     }
 
     /// No key of a range was created after this revision; after zero: there is none.
     pub(crate) fn none_newer((key, range_end): (Vec<u8>, Vec<u8>), revision: i64) -> Self {
-        let create_revision = Some(revision + 1);
-        Self { create_revision, range_end, ..Self::new(Relation::Less, CompareTarget::Create, &key) }
+        Self { relation: 2, range_end, ..Self::created(&key, revision + 1) }
     }
 }
 
