@@ -31,7 +31,8 @@ fn child() {
         let guard = locks.lock("job").ttl(LONG).acquire().await.unwrap();
         (locks, guard)
     });
-    // SAFETY: the only other threads are the library's and the test's, and the child uses what it may use by its contract.
+    // SAFETY: the only other threads are the library's and the test's, and the child uses what it may use by
+    // its contract.
     #[allow(unsafe_code)]
     let grandchild = unsafe { libc::fork() };
     if grandchild == 0 {

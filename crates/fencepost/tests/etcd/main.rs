@@ -1,5 +1,5 @@
-//! What can go wrong with etcd: leaders that die, leases that end, answers that are lost, revisions that are compacted
-//! away, users, certificates, and what must not be left behind.
+//! What can go wrong with etcd: leaders that die, leases that end, answers that are lost, revisions that are
+//! compacted away, users, certificates, and what must not be left behind.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "etcd")]

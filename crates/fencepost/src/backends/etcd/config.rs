@@ -2,12 +2,23 @@
 
 use std::time::Duration;
 
+use crate::backends::common::parameter::Parameter;
 use crate::backends::common::tls::TlsFiles;
 use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 
 const DEFAULT_PORT: u16 = 2379;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg_attr(not(test), allow(dead_code))] // until the registry of stores reads it
+pub(super) const PARAMETERS: &[Parameter] = &[
+    Parameter::new("timeout", "2s", "the longest that one request may take, with its repetitions"),
+    Parameter::new("prefix", "", "what every key begins with, before the name"),
+    Parameter::new("ca", "", "a file of authorities to trust instead of the system's, with `etcds`"),
+    Parameter::new("cert", "", "our certificate, with `etcds` and `key`"),
+    Parameter::new("key", "", "the private key of `cert`"),
+    Parameter::new("server_name", "", "the name that the server's certificate must have, if not the host"),
+];
 
 #[derive(Clone)]
 pub(super) struct Config {
@@ -36,8 +47,8 @@ impl Config {
         }
         if url.hosts.is_empty() || !url.path.trim_start_matches('/').is_empty() {
             return Err(Error::invalid(format!(
-                "an {} URL names the members of a cluster and no path, as in `{}://a:2379,b:2379,c:2379`; a path in \
-                 front of all names is the parameter `prefix`",
+                "an {} URL names the members of a cluster and no path, as in `{}://a:2379,b:2379,c:2379`; a \
+                 path in front of all names is the parameter `prefix`",
                 url.scheme, url.scheme
             )));
         }
@@ -96,6 +107,18 @@ mod tests {
         ] {
             assert!(matches!(parse(text), Err(Error::Invalid { .. })), "{text}");
         }
+    }
+
+    #[test]
+    fn each_parameter_of_the_table_is_taken_and_no_other() {
+        let value = |name: &str| if name == "timeout" { "1s" } else { "x" };
+        let mut listed: Vec<_> = PARAMETERS.iter().map(|parameter| parameter.name).collect();
+        let words: Vec<_> = listed.iter().map(|name| format!("{name}={}", value(name))).collect();
+        parse(&format!("etcds://h?{}", words.join("&"))).unwrap();
+        let error = parse("etcds://h?other=x").unwrap_err().to_string();
+        let known = error.split_once("known are ").unwrap().1;
+        listed.sort_unstable();
+        assert_eq!(known.replace('`', ""), listed.join(", "));
     }
 
     proptest! {

@@ -1,4 +1,8 @@
-//! A lock held on a cluster: renewed with its lease, moved to another one when it shall last longer, and given back.
+//! One held lock: renewed with its lease, moved to another one when it shall last longer, given back, and
+//! watched over.
+//!
+//! The lease is shared, so it may live on while one of its locks is not renewed any more. The key of such a
+//! lock is deleted when its ttl has passed; the lease is what ends it when this process cannot.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -7,291 +11,88 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{oneshot, watch};
 
-use super::attach;
-use super::client::Fault;
-use super::leases::{Mine, Ours, Use};
-use super::proto::{Compare, KeyValue, PutRequest, RangeRequest, Request};
-use super::record::Record;
-use super::renewals::{self, Found, One};
-use super::seats::Seat;
+use super::contender::{Contender, OwnedKey};
+use super::driver::client::{RequestError, Stamp};
+use super::driver::proto::{KeyValue, Operation};
+use super::driver::{Watch, WatchEvent};
 use super::session::Session;
-use crate::backend::{Hold, Renewal};
+use crate::backend::{Hold, Renewal, Request};
 use crate::runtime::clock::Moment;
 use crate::runtime::loss_signal::LossSignal;
 use crate::runtime::sync::lock;
-use crate::{EtcdCompare, Loss, Name, Owner, Result};
+use crate::{EtcdCompare, Loss, Result};
 
+/// A lock that is held for less is not worth a watch of its own.
+const BRIEF: Duration = Duration::from_millis(20);
+/// Before a watch that ended is opened again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the guard has. Dropped by a caller that has not taken the grant, it lets go of the lock.
 #[derive(Debug)]
-pub(crate) struct Held {
-    itself: Weak<Held>,
-    pub(super) session: Arc<Session>,
-    name: Name,
-    pub(super) key: Vec<u8>,
-    pub(super) created: i64,
-    owner: Owner,
-    /// The revision that wrote our owner into it: what was before does not concern us.
-    pub(super) since: i64,
-    /// Who had it before it was attached.
-    before: Option<Owner>,
-    pub(super) signal: Arc<LossSignal>,
-    state: Mutex<State>,
+pub(crate) struct Held(Arc<HeldKey>);
+
+/// What the guard and the monitor share.
+#[derive(Debug)]
+struct HeldKey {
+    session: Arc<Session>,
+    key: OwnedKey,
+    signal: Arc<LossSignal>,
+    state: Mutex<HoldState>,
     /// Nothing is left to watch over.
-    pub(super) done: watch::Sender<bool>,
+    done: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HoldState {
     /// When the key goes if it is not renewed.
     until: Moment,
-    /// The revision that wrote the key last, as far as we know.
-    written: i64,
     /// A move to another lease went unanswered, and may come yet.
-    unsure: bool,
-    /// What makes it ours; gone when the lock is.
-    stake: Option<Stake>,
-}
-
-#[derive(Debug)]
-pub(super) struct Stake {
-    pub(super) uses: Use,
-    pub(super) mine: Mine,
-    /// `None` for a lock that was attached: its key is on a lease of its own, and ends with that.
-    pub(super) seat: Option<Seat>,
-    /// The turn of whoever uses handles of this name, until a lock that was attached has come to its caller.
-    pub(super) turn: Option<Seat>,
-}
-
-/// The key of a lock that was just granted.
-pub(super) struct Entry {
-    pub(super) owner: Owner,
-    /// Whom it was attached from.
-    pub(super) before: Option<Owner>,
-    pub(super) mine: Mine,
-    pub(super) created: i64,
-    pub(super) since: i64,
-    pub(super) uses: Use,
-    pub(super) until: Moment,
-    pub(super) seat: Option<Seat>,
-    pub(super) turn: Option<Seat>,
+    moving: bool,
+    /// `None` when the lock is not ours any more.
+    contender: Option<Contender>,
 }
 
 impl Held {
+    /// Takes over the key of a lock that was just granted.
     pub(super) fn new(
         session: &Arc<Session>,
-        name: &Name,
-        signal: Arc<LossSignal>,
-        entry: Entry,
+        request: &Request,
+        contender: Contender,
+        until: Moment,
     ) -> Arc<Self> {
-        let Entry { owner, before, mine, created, since, uses, until, seat, turn } = entry;
-        let key = mine.key.clone();
-        let stake = Some(Stake { uses, mine, seat, turn });
-        Arc::new_cyclic(|itself| Self {
-            itself: itself.clone(),
-            session: session.clone(),
-            name: name.clone(),
-            key,
-            created,
-            owner,
-            since,
-            before,
-            signal,
-            state: Mutex::new(State { until, written: since, unsure: false, stake }),
-            done: watch::Sender::new(false),
-        })
+        let (session, signal) = (session.clone(), request.signal.clone());
+        let (key, written) = (contender.key.clone(), contender.written);
+        let state = Mutex::new(HoldState { until, moving: false, contender: Some(contender) });
+        let held = Arc::new(HeldKey { session, key, signal, state, done: watch::Sender::new(false) });
+        held.session.client.keeper.spawn(monitor(held.clone(), written));
+        Arc::new(Self(held))
     }
 
     /// What a transaction can compare to be carried out only while this lock is held.
     pub(crate) fn compare(&self) -> EtcdCompare {
-        EtcdCompare { key: self.key.clone(), create_revision: self.created }
-    }
-
-    pub(super) fn until(&self) -> Moment {
-        lock(&self.state).until
-    }
-
-    fn lease(&self) -> Option<Use> {
-        lock(&self.state).stake.as_ref().map(|stake| stake.uses.clone())
-    }
-
-    /// The lease of a lock that was attached, which nobody else uses.
-    fn own_lease(&self) -> Option<Use> {
-        let state = lock(&self.state);
-        state.stake.as_ref().filter(|stake| stake.seat.is_none()).map(|stake| stake.uses.clone())
-    }
-
-    /// The caller has the lock: others may use the handle that it was attached by, in vain.
-    pub(super) fn end_turn(&self) {
-        let turn = lock(&self.state).stake.as_mut().and_then(|stake| stake.turn.take());
-        drop(turn);
-    }
-
-    /// The lock is not ours any more, or no longer to look after.
-    pub(super) fn end(&self) -> Option<Stake> {
-        self.done.send_replace(true);
-        lock(&self.state).stake.take()
-    }
-
-    /// Why a key that was found, or not, is not that of a held lock; `None` if it is.
-    pub(super) fn loss(&self, found: Option<&KeyValue>) -> Option<Loss> {
-        match found.filter(|kv| kv.create_revision == self.created) {
-            None => Some(Loss::Taken),
-            Some(kv) => match Record::of(kv)? {
-                record if record.owner != self.owner => Some(Loss::Taken),
-                record => record.revoked.map(|reason| Loss::ForceReleased { reason }),
-            },
-        }
-    }
-
-    pub(super) fn ours(&self) -> Ours {
-        Ours { created: self.created, owner: self.owner, written: lock(&self.state).written }
-    }
-
-    /// A revision that has written into the key, which is ours.
-    pub(super) fn note_written(&self, revision: i64) {
-        let mut state = lock(&self.state);
-        state.written = state.written.max(revision);
-    }
-
-    pub(super) fn read(&self) -> Request {
-        Request::Range(RangeRequest { key: self.key.clone(), ..RangeRequest::default() })
-    }
-
-    /// Moves the key to another lease. Its creation, and so the token, stays what it was.
-    async fn move_to(&self, uses: Use) -> Result<Renewal, Fault> {
-        let client = &self.session.client;
-        // Not over the head of an operator: only what was not revoked moves.
-        for _ in 0..8 {
-            let found = client.txn(vec![], vec![self.read()], vec![]).await?.value.into_kvs();
-            if let Some(why) = self.loss(found.first()) {
-                return Ok(Renewal::Lost(why));
-            }
-            let Some(kv) = found.into_iter().next() else { continue };
-            let written = Compare::written(&self.key, kv.mod_revision);
-            let put = PutRequest { key: kv.key, value: kv.value, lease: uses.lease.id, ignore_lease: false };
-            lock(&self.state).unsure = true;
-            let created = Compare::created(&self.key, self.created);
-            let answer = client.txn(vec![created, written], vec![Request::Put(put)], vec![]).await?;
-            if answer.value.succeeded {
-                self.note_written(answer.value.revision());
-                let lease = uses.lease.clone();
-                {
-                    let mut state = lock(&self.state);
-                    // An older one compares a revision that is no more.
-                    state.unsure = false;
-                    if let Some(stake) = &mut state.stake {
-                        stake.uses = uses;
-                    }
-                }
-                // Where no keep-alive counts the lease is as old as it was, and so is the validity that we return.
-                let _ = self.session.leases.confirm(&lease, answer.stamp()).await;
-                return Ok(Renewal::Renewed { sent: lease.sent(), term: None });
-            }
-        }
-        Err(Fault::Error(client.unavailable(format!("lock `{}` changed all the time", self.name))))
-    }
-
-    async fn prolong(&self, term: Duration) -> Result<Renewal> {
-        let leases = &self.session.leases;
-        // A lock that was attached stays on leases of its own: it has to outlive this client.
-        let attached = self.own_lease();
-        let moved = async {
-            if let Some(before) = attached {
-                let uses = leases.own(term).await?;
-                let moved = self.move_to(uses.clone()).await?;
-                let renewed = matches!(moved, Renewal::Renewed { .. });
-                self.session.drop_lease(if renewed { before } else { uses }.lease.id);
-                return Ok(moved);
-            }
-            let uses = leases.get(term).await?;
-            leases.refresh(&uses.lease).await?;
-            self.move_to(uses).await
-        };
-        match moved.await {
-            Ok(Renewal::Renewed { sent, .. }) => Ok(Renewal::Renewed { sent, term: Some(term) }),
-            Ok(lost) => Ok(lost),
-            Err(fault) => Err(fault.into_error(&self.session.client)),
-        }
-    }
-
-    async fn give_back(self: Arc<Self>) -> Result<bool> {
-        // What follows is our own doing, and no loss.
-        self.done.send_replace(true);
-        let deleted = self.session.leases.delete_ours(&self.key, self.ours()).await;
-        match self.end() {
-            Some(Stake { uses, seat: None, .. }) if deleted.is_ok() => self.session.drop_lease(uses.lease.id),
-            // The key has to go whether or not somebody tries again. Of a lock that was attached it has left.
-            Some(Stake { uses, seat: None, .. }) => self.session.leases.drop_own(&uses),
-            // Others may keep the lease alive.
-            Some(Stake { uses, mine, seat: Some(seat), .. }) if deleted.is_err() => {
-                self.session.leave(uses, mine, self.ours(), seat);
-            }
-            _ => {}
-        }
-        deleted.map_err(|fault| fault.into_error(&self.session.client))
-    }
-
-    async fn hand_on(self: Arc<Self>, term: Duration) -> Result<Renewal> {
-        self.done.send_replace(true);
-        let client = &self.session.client;
-        let uses = self.session.leases.own(term).await.map_err(|fault| fault.into_error(client))?;
-        let before = self.own_lease();
-        let moved = self.move_to(uses.clone()).await;
-        if !matches!(moved, Ok(Renewal::Renewed { .. })) {
-            self.session.leases.drop_own(&uses);
-        } else if let Some(before) = before {
-            self.session.drop_lease(before.lease.id);
-        }
-        Ok(match moved.map_err(|fault| fault.into_error(client))? {
-            Renewal::Renewed { sent, .. } => {
-                // From here on it is a lease like any other that somebody may attach to.
-                drop(self.end());
-                Renewal::Renewed { sent, term: Some(term) }
-            }
-            lost => lost,
-        })
+        EtcdCompare { key: self.0.key.key.clone(), create_revision: self.0.key.created }
     }
 }
 
 #[async_trait]
 impl Hold for Held {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
-        let (result, answer) = oneshot::channel();
-        let Some(uses) = self.lease() else { return Ok(Renewal::Lost(Loss::Taken)) };
-        let one = One { key: self.key.clone(), uses, term, result };
-        let session = Arc::downgrade(&self.session);
-        self.session
-            .renewals
-            .send(one, move |batch| drop(tokio::spawn(renewals::send(session.clone(), batch))));
-        let ended = || Err(self.session.client.unavailable("the runtime that carried the renewal ended"));
-        let renewal = match answer.await.unwrap_or_else(|_| ended())? {
-            Found::NoLease => Renewal::Lost(Loss::SessionEnded),
-            Found::Stranger => Renewal::Lost(Loss::Taken),
-            Found::Key(kv, sent) => match (self.loss(kv.as_ref()), sent) {
-                (Some(why), _) => Renewal::Lost(why),
-                (None, sent) => {
-                    self.note_written(kv.map_or(0, |kv| kv.mod_revision));
-                    match sent.filter(|_| !lock(&self.state).unsure) {
-                        Some(sent) => Renewal::Renewed { sent, term: Some(term) },
-                        None => self.prolong(term).await?,
-                    }
-                }
-            },
-        };
+        let renewal = self.0.renew(term).await?;
         if let Renewal::Renewed { sent, .. } = &renewal {
-            let mut state = lock(&self.state);
+            let mut state = lock(&self.0.state);
             state.until = state.until.max(sent.plus(term));
         }
         Ok(renewal)
     }
 
     async fn release(&self) -> Result<bool> {
-        let Some(held) = self.itself.upgrade() else { return Ok(false) };
-        self.session.run(held.give_back()).await
+        let held = self.0.clone();
+        self.0.session.run(async move { held.release().await }).await
     }
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
-        let Some(held) = self.itself.upgrade() else { return Ok(Renewal::Lost(Loss::Taken)) };
-        self.session.run(held.hand_on(term)).await
+        let held = self.0.clone();
+        self.0.session.run(async move { held.detach(term).await }).await
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {
@@ -301,20 +102,222 @@ impl Hold for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Of a forked child's copy nothing is left behind: the lock is its parent's.
-        match self.end() {
-            Some(_) if !self.session.is_ours() => {}
-            Some(Stake { uses, mine, seat: Some(seat), .. }) => {
-                self.session.leave(uses, mine, self.ours(), seat);
-            }
-            // Attached for a caller that is gone: its handle is good again.
-            Some(Stake { seat: None, turn, .. }) => {
-                if let Some(before) = self.before {
-                    let key = self.key.clone();
-                    attach::undo(&self.session, key, self.created, (self.owner, before), self.until(), turn);
-                }
-            }
-            None => {}
+        drop(self.0.end());
+    }
+}
+
+impl HeldKey {
+    fn until(&self) -> Moment {
+        lock(&self.state).until
+    }
+
+    /// The lock is not ours any more, or no longer to watch over.
+    fn end(&self) -> Option<Contender> {
+        self.done.send_replace(true);
+        lock(&self.state).contender.take()
+    }
+
+    async fn renew(&self, term: Duration) -> Result<Renewal> {
+        let lease = lock(&self.state).contender.as_ref().map(|contender| contender.lease.clone());
+        let Some(lease) = lease else { return Ok(Renewal::Lost(Loss::Taken)) };
+        let (kept, read) = tokio::join!(lease.keep_alive(), self.read_in_batch(term));
+        let (found, stamp) = match read {
+            // Another cluster than the one that granted the lock, or an older state of it.
+            Err(_) if self.session.client.history.is_broken() => return Ok(Renewal::Lost(Loss::Taken)),
+            read => read?,
+        };
+        let kept = match kept {
+            Ok(()) => lease.confirm(stamp).await,
+            failed => failed,
+        };
+        if found.is_none() && matches!(kept, Err(RequestError::NoLease(_))) {
+            return Ok(Renewal::Lost(Loss::SessionEnded));
         }
+        if let Some(why) = self.key.loss(found.as_ref()) {
+            return Ok(Renewal::Lost(why));
+        }
+        let on_this_lease = found.is_some_and(|kv| kv.lease == lease.id);
+        match kept {
+            Ok(()) if on_this_lease && lease.term >= term && !lock(&self.state).moving => {
+                Ok(Renewal::Renewed { sent: lease.sent(), term: Some(term) })
+            }
+            // It shall last longer, or is on another lease: by a move that went unanswered, or by whoever
+            // renewed the lock by its handle.
+            Ok(()) | Err(RequestError::NoLease(_)) => self.move_to_own_lease(term).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the key holds, read together with the keys of other locks that are renewed now.
+    async fn read_in_batch(&self, term: Duration) -> Result<(Option<KeyValue>, Stamp)> {
+        let (result, answer) = oneshot::channel();
+        // A late answer is worthless, and a stuck connection should be replaced while there is time to.
+        let timeout = (term / 3).max(Duration::from_millis(20));
+        let read = KeyRead { key: self.key.key.clone(), timeout, result };
+        let session = Arc::downgrade(&self.session);
+        self.session.reads.send(read, move |batch| drop(tokio::spawn(read_keys(session.clone(), batch))));
+        let ended = || Err(self.session.client.unavailable("the runtime that carried the renewal ended"));
+        answer.await.unwrap_or_else(|_| ended())
+    }
+
+    /// Moves the key to a lease of its own that lasts for `term`.
+    async fn move_to_own_lease(&self, term: Duration) -> Result<Renewal> {
+        // Until there is an answer the key may be on either lease. The next move compares a later revision
+        // than an unanswered one, which can come no more then.
+        lock(&self.state).moving = true;
+        let moved = self.key.move_to_own_lease(&self.session, self.key.owner, term).await?;
+        let (lease, written) = match moved {
+            Ok(moved) => moved,
+            Err(why) => return Ok(Renewal::Lost(why)),
+        };
+        let sent = lease.sent();
+        let mut state = lock(&self.state);
+        state.moving = false;
+        if let Some(contender) = &mut state.contender {
+            (contender.lease, contender.written) = (lease, written);
+        }
+        Ok(Renewal::Renewed { sent, term: Some(term) })
+    }
+
+    async fn release(&self) -> Result<bool> {
+        let client = &self.session.client;
+        // First of all: what follows is our own doing, and no loss.
+        let Some(mut contender) = self.end() else {
+            // An earlier release goes on in the background.
+            return Ok(self.key.delete(client, 0).await?);
+        };
+        contender.attached_from = None;
+        let deleted = self.key.delete(client, contender.written).await;
+        // Where it failed it goes on: others may keep the lease alive.
+        contender.is_gone = deleted.is_ok() && !contender.may_come_late;
+        Ok(deleted?)
+    }
+
+    /// Moves the key to a lease that stays, and lets go of it.
+    async fn detach(&self, term: Duration) -> Result<Renewal> {
+        self.done.send_replace(true);
+        let moved = self.key.move_to_own_lease(&self.session, self.key.owner, term).await?;
+        let lease = match moved {
+            Ok((lease, _)) => lease,
+            Err(why) => return Ok(Renewal::Lost(why)),
+        };
+        lease.outlive_us(true);
+        if let Some(mut contender) = self.end() {
+            contender.is_gone = true;
+            if contender.may_come_late {
+                self.session.leases.retire(&contender.lease);
+            }
+        }
+        Ok(Renewal::Renewed { sent: lease.sent(), term: Some(term) })
+    }
+
+    /// Lets go of a lock that is lost or over; what may be left of its key is deleted.
+    fn give_up(&self) {
+        if let Some(mut contender) = self.end() {
+            contender.attached_from = None;
+        }
+    }
+
+    /// Passes on what has become of the key; `true` if it is gone.
+    fn report(&self, found: Option<&KeyValue>) -> bool {
+        let Some(why) = self.key.loss(found) else { return false };
+        let gone = why == Loss::Taken;
+        self.signal.raise(why);
+        if gone {
+            self.give_up();
+        }
+        gone
+    }
+
+    /// Watches the key until it is gone, or its time is up.
+    async fn watch_over(&self, mut from: i64) {
+        let client = &self.session.client;
+        loop {
+            if let Some(watch) = client.watch(&self.key.key, from).await
+                && self.follow(watch).await
+            {
+                return;
+            }
+            // Whatever ended the watch: see what there is, and watch from there.
+            tokio::time::sleep(crate::wait::jittered(PAUSE)).await;
+            if self.until() <= client.clock.now() {
+                return self.give_up();
+            }
+            let answer = client.read(vec![Operation::read(&self.key.key)]).await;
+            if client.history.is_broken() {
+                self.report(None);
+                return;
+            }
+            let Ok(answer) = answer else { continue };
+            from = answer.value.revision() + 1;
+            if self.report(answer.value.into_kvs().first()) {
+                return;
+            }
+        }
+    }
+
+    /// Follows a watch until the lock has ended (`true`) or the watch has (`false`).
+    async fn follow(&self, mut watch: Watch) -> bool {
+        let clock = &self.session.client.clock;
+        loop {
+            let gone = match clock.within(Some(self.until()), watch.next()).await {
+                Some(WatchEvent::Open) => false,
+                Some(WatchEvent::Put(kv)) => self.report(Some(&kv)),
+                Some(WatchEvent::Deleted) => self.report(None),
+                Some(WatchEvent::Ended) => return false,
+                // It may have been renewed meanwhile.
+                None if self.until() > clock.now() => false,
+                None => {
+                    self.give_up();
+                    true
+                }
+            };
+            if gone {
+                return true;
+            }
+        }
+    }
+}
+
+/// Looks after a lock until it ends; revision `written` made it ours.
+async fn monitor(held: Arc<HeldKey>, written: i64) {
+    let mut done = held.done.subscribe();
+    let watched = async {
+        tokio::time::sleep(BRIEF).await;
+        // The caller has the lock: others may use the handle that it was attached by, in vain.
+        if let Some(contender) = &mut lock(&held.state).contender
+            && contender.attached_from.is_some()
+        {
+            drop(contender.turn.take());
+        }
+        held.watch_over(written + 1).await;
+    };
+    tokio::select! {
+        // What we do ourselves to a lock that has ended is no loss.
+        biased;
+        _ = done.wait_for(|done| *done) => {}
+        () = watched => {}
+    }
+}
+
+/// One key to read.
+#[derive(Debug)]
+pub(super) struct KeyRead {
+    key: Vec<u8>,
+    timeout: Duration,
+    result: oneshot::Sender<Result<(Option<KeyValue>, Stamp)>>,
+}
+
+/// Reads many keys in one transaction.
+async fn read_keys(session: Weak<Session>, batch: Vec<KeyRead>) {
+    let Some(session) = session.upgrade() else { return };
+    let timeout = batch.iter().map(|read| read.timeout).min().unwrap_or_default();
+    let reads = batch.iter().map(|read| Operation::read(&read.key)).collect();
+    let answer = session.client.txn_within(timeout, vec![], reads, vec![]).await;
+    let answer = answer.map(|answer| (answer.stamp, answer.value.into_kvs())).map_err(crate::Error::from);
+    for read in batch {
+        let found = |kvs: &[KeyValue]| kvs.iter().find(|kv| kv.key == read.key).cloned();
+        let result = answer.as_ref().map(|(stamp, kvs)| (found(kvs), *stamp)).map_err(crate::Error::copy);
+        let _ = read.result.send(result);
     }
 }

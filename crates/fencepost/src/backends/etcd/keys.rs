@@ -1,10 +1,11 @@
-//! Where locks live: `PREFIX NAME/LEASE`, the lease in hexadecimal, as `etcdctl lock` and the mutex of etcd's own client
-//! have it. Every contender for a name has such a key, and the one that was created first holds the lock.
+//! Where locks live: `PREFIX NAME/LEASE`, the lease in hexadecimal, as `etcdctl lock` and the mutex of etcd's
+//! own client have it. Every contender for a name has such a key, and the one that was created first holds
+//! the lock.
 //!
-//! A key counts for a name only if all that follows `NAME/` is hexadecimal: `a/b/1f` is a contender for `a/b` and not for
-//! `a`. The peers do not look that closely, and wait for it.
+//! A key counts for a name only if all that follows `NAME/` is hexadecimal: `a/b/1f` is a contender for `a/b`
+//! and not for `a`. The peers do not look that closely, and wait for it.
 
-use super::proto::KeyValue;
+use super::driver::proto::{KeyValue, Operation};
 use crate::Name;
 
 /// The contender keys of one name, and where they lie.
@@ -31,6 +32,10 @@ impl Keys {
         range(&self.base)
     }
 
+    pub(super) fn read(&self) -> Operation {
+        Operation::read_range(self.range())
+    }
+
     /// The contenders among what a range held, first come first.
     pub(super) fn contenders(&self, kvs: Vec<KeyValue>) -> Vec<KeyValue> {
         let is_one = |kv: &KeyValue| kv.key.strip_prefix(self.base.as_slice()).is_some_and(is_lease);
@@ -53,8 +58,8 @@ pub(super) fn range(start: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (if start.is_empty() { vec![0] } else { start.to_vec() }, vec![0])
 }
 
-/// The name that a key is a contender for, if it is one. Only keys with a lease are taken for contenders here: under an
-/// empty prefix lies whatever else the cluster is used for.
+/// The name that a key is a contender for, if it is one. Only keys with a lease are taken for contenders
+/// here: under an empty prefix lies whatever else the cluster is used for.
 pub(super) fn name(prefix: &str, kv: &KeyValue) -> Option<Name> {
     let rest = kv.key.strip_prefix(prefix.as_bytes())?;
     let slash = rest.iter().rposition(|byte| *byte == b'/')?;

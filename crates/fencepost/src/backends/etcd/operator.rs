@@ -1,11 +1,12 @@
-//! What an operator does: look at locks, and take them back.
+//! What an operator does: look at locks, take them back, and see whether the cluster can grant any.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::client::{FULL, Fault};
+use super::driver::client::RequestError;
+use super::driver::proto::{Compare, DeleteRequest, KeyValue, Operation, RangeRequest};
 use super::keys::{self, Keys};
-use super::proto::{Compare, DeleteRequest, KeyValue, PutRequest, RangeRequest, Request};
 use super::record::{self, Record};
 use super::session::Session;
 use crate::backend::{ForceRelease, Revoked};
@@ -13,21 +14,23 @@ use crate::{Error, Holder, Listing, Name, Result};
 
 /// How many keys are read at a time: under an empty prefix lies all that the cluster is used for.
 const PAGE: usize = 1000;
-/// And how many values: of what other clients put there each may have more than a megabyte.
-const SOME: usize = 10;
+/// How many values are read at a time: what other clients put there may have more than a megabyte each.
+const VALUES: usize = 10;
+/// How often the queue may change between a look and the transaction that relies on it.
+const REVOCATIONS: usize = 32;
 
 /// All holders whose name starts with `prefix`, by name.
 pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Listing> {
     let first = holders(&session, &prefix).await?;
     let mut left = HashMap::new();
     for lease in first.values().map(|kv| kv.lease).collect::<HashSet<_>>() {
-        left.insert(lease, session.time_left(lease).await);
+        left.insert(lease, time_left(&session, lease).await);
     }
     let keys: Vec<_> = first.values().map(|kv| kv.key.clone()).collect();
     let mut found = HashMap::new();
-    for some in keys.chunks(SOME) {
-        let read = |key: &Vec<u8>| RangeRequest { key: key.clone(), ..RangeRequest::default() };
-        let (_, kvs) = session.read_by(some.iter().map(read).collect()).await?;
+    for some in keys.chunks(VALUES) {
+        let reads = some.iter().map(|key| Operation::read(key)).collect();
+        let kvs = session.client.read(reads).await?.value.into_kvs();
         found.extend(kvs.into_iter().map(|kv| (kv.key.clone(), kv)));
     }
     let holder = |(name, kv): (Name, KeyValue)| {
@@ -42,17 +45,11 @@ pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Listin
 async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyValue>> {
     let ours = &session.client.config.prefix;
     let (mut key, range_end) = keys::range(format!("{ours}{prefix}").as_bytes());
+    let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
     let mut first: BTreeMap<Name, KeyValue> = BTreeMap::new();
     loop {
-        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
-        let page = RangeRequest {
-            key,
-            range_end: range_end.clone(),
-            limit,
-            keys_only: true,
-            max_create_revision: 0,
-        };
-        let (_, kvs) = session.read_by(vec![page]).await?;
+        let page = RangeRequest { key, range_end: range_end.clone(), limit, keys_only: true };
+        let kvs = session.client.read(vec![Operation::Range(page)]).await?.value.into_kvs();
         let next = kvs.last().filter(|_| kvs.len() == PAGE).map(|kv| [kv.key.as_slice(), &[0]].concat());
         for kv in kvs {
             let name = keys::name(ours, &kv).filter(|name| name.as_str().starts_with(prefix));
@@ -69,8 +66,38 @@ async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyVa
     }
 }
 
-/// Whom a force-release is for: whoever holds the lock when it first looks, if that is the one that is meant, and nobody
-/// who comes after.
+/// Who holds a lock, and who waits for it.
+pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder>> {
+    let keys = Keys::new(&session.client.config.prefix, name);
+    let contenders = keys.contenders(session.client.read(vec![keys.read()]).await?.value.into_kvs());
+    let Some((first, queue)) = contenders.split_first() else { return Ok(None) };
+    let mut holder = describe(session, name, first).await;
+    holder.queue = queue.iter().map(|kv| record::holder(name, kv, None)).collect();
+    Ok(Some(holder))
+}
+
+/// The holder that a key tells of, with the time its lease has left.
+pub(super) async fn describe(session: &Session, name: &Name, kv: &KeyValue) -> Holder {
+    record::holder(name, kv, time_left(session, kv.lease).await)
+}
+
+/// `None` for a key without a lease, or where the cluster does not answer: this is for people to read.
+async fn time_left(session: &Session, lease: i64) -> Option<Duration> {
+    if lease == 0 { None } else { session.client.time_to_live(lease).await.ok() }
+}
+
+/// Whether the cluster answers.
+pub(super) async fn check(session: Arc<Session>) -> Result<()> {
+    let key = format!("{}\0", session.client.config.prefix).into_bytes();
+    match session.client.read(vec![Operation::read(&key)]).await.map_err(Error::from) {
+        // A user may have rights to some names only. Which ones will be asked for is not known here.
+        Err(Error::Config { message }) if message.contains("permission denied") => Ok(()),
+        read => read.map(drop),
+    }
+}
+
+/// Whom a force-release is for: whoever holds the lock when it first looks, if that is the one that is meant,
+/// and nobody who comes after.
 struct Victim {
     created: i64,
     holder: Holder,
@@ -78,86 +105,73 @@ struct Victim {
     unanswered: bool,
 }
 
-impl Victim {
-    /// Its key is gone, by a transaction of ours that went unanswered or by its own doing. The next revision is larger than its token, and not larger than that of
-    /// anybody who comes after it.
-    fn gone(self) -> Option<Revoked> {
-        Some(Revoked::new(self.holder, record::token(self.created + 1)?, true))
-    }
-}
-
 /// Takes a lock back, politely or at once.
 ///
-/// The operator's token is the revision of the transaction that does it, and whoever gets the lock next must have a larger
-/// one. So the same transaction sends our waiters away, whose keys are older than that; they queue again at once.
+/// The operator's token is the revision of the transaction that does it, and whoever gets the lock next must
+/// have a larger one. So the same transaction sends our waiters away, whose keys are older than that. They
+/// queue again at once.
 pub(super) async fn force_release(
     session: Arc<Session>,
     name: Name,
     how: ForceRelease,
 ) -> Result<Option<Revoked>> {
-    let (client, now, reason) = (&session.client, how.now, &how.reason);
+    let client = &session.client;
     let keys = Keys::new(&client.config.prefix, &name);
-    let mut fixed: Option<Victim> = None;
-    // The queue may change between the look and the transaction; then look again.
-    for _ in 0..32 {
-        let (revision, all) = session.read(keys.range()).await?;
+    let mut victim: Option<Victim> = None;
+    for _ in 0..REVOCATIONS {
+        let answer = client.read(vec![keys.read()]).await?.value;
+        let (revision, all) = (answer.revision(), answer.into_kvs());
         let contenders = keys.contenders(all.clone());
-        let found = contenders.first();
-        let is_victim = |kv: &KeyValue| match &fixed {
+        let first = contenders.first();
+        let is_meant = |kv: &&KeyValue| match &victim {
             Some(victim) => victim.created == kv.create_revision,
             None => how.token.is_none_or(|meant| record::token(kv.create_revision) == Some(meant)),
         };
-        let Some(kv) = found.filter(|kv| is_victim(kv)) else {
-            return match (fixed.filter(|victim| victim.unanswered), found) {
-                (Some(victim), _) => Ok(victim.gone()),
-                (None, Some(other)) => Err(Error::changed(&name, session.describe(&name, other).await)),
+        let Some(kv) = first.filter(is_meant) else {
+            return match (victim.filter(|victim| victim.unanswered), first) {
+                // Gone by our transaction, or by its own doing. The next revision is larger than its token,
+                // and not larger than that of anybody who comes after it.
+                (Some(Victim { created, holder, .. }), _) => {
+                    Ok(record::token(created + 1).map(|token| Revoked::new(holder, token, true)))
+                }
+                (None, Some(other)) => Err(Error::changed(&name, describe(&session, &name, other).await)),
                 (None, None) => Ok(None),
             };
         };
         let record = Record::of(kv);
-        if record.is_none() && !now {
+        if record.is_none() && !how.now {
             return Err(Error::unsupported(
                 format!("asking the foreign holder of lock `{name}` to let go"),
                 "only freeing it at once works (`--now`); make sure that it does not work any more",
             ));
         }
-        let mut victim = match fixed.take() {
-            Some(victim) => victim,
-            None => {
-                let holder = session.describe(&name, kv).await;
-                Victim { created: kv.create_revision, holder, unanswered: false }
-            }
-        };
-        let marked = record.as_ref().is_some_and(|record| record.revoked.as_ref() == Some(reason));
-        let token = if victim.unanswered && marked {
-            record::token(kv.mod_revision)
-        } else {
+        if victim.is_none() {
+            let holder = describe(&session, &name, kv).await;
+            victim = Some(Victim { created: kv.create_revision, holder, unanswered: false });
+        }
+        let Some(of) = &mut victim else { continue };
+        let marked = record.as_ref().is_some_and(|record| record.revoked.as_ref() == Some(&how.reason));
+        let mut done = Some(kv.mod_revision).filter(|_| of.unanswered && marked);
+        if done.is_none() {
             let unchanged = Compare::written(&kv.key, kv.mod_revision);
-            let nobody_new = Compare::none_newer(keys.range(), revision);
-            let changes = revocation(&all, &contenders, record.clone(), reason);
-            let compare = vec![unchanged, nobody_new];
+            let compare = vec![unchanged, Compare::none_newer(keys.range(), revision)];
+            let changes = revocation(&all, &contenders, record.clone(), &how.reason);
             let mut answer = client.txn(compare.clone(), changes, vec![]).await;
             // A full cluster takes no mark, but lets keys go: better a victim that does not learn why.
-            if let Err(Fault::Error(Error::Config { message })) = &answer
-                && now
-                && message.contains(FULL)
-            {
-                let changes = revocation(&all, &contenders, None, reason);
+            if how.now && matches!(answer, Err(RequestError::Full(_))) {
+                let changes = revocation(&all, &contenders, None, &how.reason);
                 answer = client.txn(compare, changes, vec![]).await;
             }
-            let answer = answer.map_err(|fault| fault.into_error(client))?;
-            victim.unanswered |= answer.unknown;
-            record::token(answer.value.revision()).filter(|_| answer.value.succeeded)
-        };
-        let Some(token) = token else {
-            fixed = Some(victim);
-            continue;
-        };
-        if now && record.is_some() {
-            let deleted = session.leases.delete(&kv.key, kv.create_revision).await;
-            deleted.map_err(|fault: Fault| fault.into_error(client))?;
+            let answer = answer?;
+            of.unanswered |= answer.repeated;
+            done = Some(answer.value.revision()).filter(|_| answer.value.succeeded);
         }
-        return Ok(Some(Revoked::new(victim.holder, token, now)));
+        let Some(token) = done.and_then(record::token) else { continue };
+        if how.now && record.is_some() {
+            let this_one = Compare::created(&kv.key, kv.create_revision);
+            client.txn(vec![this_one], vec![Operation::delete(&kv.key)], vec![]).await?;
+        }
+        return Ok(victim.map(|victim| Revoked::new(victim.holder, token, how.now)));
     }
     Err(client.unavailable(format!("the queue for lock `{name}` changed all the time; try again")))
 }
@@ -168,45 +182,27 @@ fn revocation(
     contenders: &[KeyValue],
     record: Option<Record>,
     reason: &str,
-) -> Vec<Request> {
+) -> Vec<Operation> {
     let Some((victim, waiters)) = contenders.split_first() else { return Vec::new() };
     let mut changes = send_away(all, waiters);
     changes.push(match record {
         // The victim is told before its key goes, or it would not learn why.
-        Some(record) => Request::Put(PutRequest {
-            key: victim.key.clone(),
-            value: record.with_reason(reason).to_bytes(),
-            lease: 0,
-            ignore_lease: true,
-        }),
-        None => delete(&victim.key),
+        Some(record) => Operation::put(&victim.key, record.with_reason(reason).to_bytes(), None),
+        None => Operation::delete(&victim.key),
     });
     changes
 }
 
-fn delete(key: &[u8]) -> Request {
-    Request::Delete(DeleteRequest { key: key.to_vec(), range_end: Vec::new() })
-}
-
-/// Deletions of all keys of waiters that are ours: neighbours in one, since a transaction has a limit. `all` is all there
-/// is in the range; peers could not come back, and stay.
-fn send_away(all: &[KeyValue], waiters: &[KeyValue]) -> Vec<Request> {
+/// Deletions of all keys of waiters that are ours: neighbours in one, since a transaction has a limit. `all`
+/// is all there is in the range. Peers could not come back, and stay.
+fn send_away(all: &[KeyValue], waiters: &[KeyValue]) -> Vec<Operation> {
     let goes = |kv: &KeyValue| Record::of(kv).is_some() && waiters.iter().any(|waiter| waiter.key == kv.key);
-    let mut deletions: Vec<DeleteRequest> = Vec::new();
-    let mut neighbours = false;
-    for kv in all {
-        if !goes(kv) {
-            neighbours = false;
-            continue;
-        }
-        if !std::mem::replace(&mut neighbours, true) {
-            deletions.push(DeleteRequest { key: kv.key.clone(), range_end: Vec::new() });
-        }
-        if let Some(last) = deletions.last_mut() {
-            last.range_end = [kv.key.as_slice(), &[0]].concat();
-        }
-    }
-    deletions.into_iter().map(Request::Delete).collect()
+    let neighbours = all.chunk_by(|left, right| goes(left) == goes(right));
+    let ours = neighbours.filter(|some| goes(&some[0])).map(|some| {
+        let range_end = [some[some.len() - 1].key.as_slice(), &[0]].concat();
+        Operation::Delete(DeleteRequest { key: some[0].key.clone(), range_end })
+    });
+    ours.collect()
 }
 
 #[cfg(test)]
@@ -226,7 +222,7 @@ mod tests {
         let ranges: Vec<_> = away
             .into_iter()
             .map(|request| match request {
-                Request::Delete(delete) => (delete.key, delete.range_end),
+                Operation::Delete(delete) => (delete.key, delete.range_end),
                 other => panic!("{other:?}"),
             })
             .collect();

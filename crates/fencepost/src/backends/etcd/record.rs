@@ -1,11 +1,11 @@
-//! What a contender's key holds: who it is, as JSON. A peer leaves it empty, and is shown as a foreign client. A revoked
-//! lock has the operator's reason in its record.
+//! What a contender's key holds: who it is, as JSON. A peer leaves it empty, and is shown as a foreign
+//! client. A revoked lock has the operator's reason in its record.
 
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::proto::KeyValue;
+use super::driver::proto::KeyValue;
 use crate::{FencingToken, Holder, Name, Owner};
 
 /// The record of one contender.
@@ -14,7 +14,7 @@ pub(super) struct Record {
     pub(super) owner: Owner,
     host: String,
     pid: u32,
-    /// Milliseconds since 1970: when the lock was granted, or asked for where it was not granted yet.
+    /// Milliseconds since 1970: when the lock was asked for.
     since: u64,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     note: String,
@@ -25,8 +25,10 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn new(owner: Owner, note: &str) -> Self {
-        let host = crate::identity::host().to_owned();
-        Self { owner, host, pid: std::process::id(), since: now(), note: note.to_owned(), revoked: None }
+        let (host, pid) = (crate::identity::host().to_owned(), std::process::id());
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = u64::try_from(now.as_millis()).unwrap_or(0);
+        Self { owner, host, pid, since, note: note.to_owned(), revoked: None }
     }
 
     /// The record of a contender; `None` if a peer made it.
@@ -46,16 +48,6 @@ impl Record {
     pub(super) fn of_owner(self, owner: Owner) -> Self {
         Self { owner, ..self }
     }
-
-    /// The same, granted now.
-    pub(super) fn granted(self) -> Self {
-        Self { since: now(), ..self }
-    }
-}
-
-fn now() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(0)
 }
 
 /// The holder that a key tells of.
@@ -108,7 +100,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_holder(value in proptest::collection::vec(any::<u8>(), 0..60), create_revision: i64) {
+        fn any_bytes_are_a_holder(
+            value in proptest::collection::vec(any::<u8>(), 0..60),
+            create_revision: i64,
+        ) {
             let kv = KeyValue { value, create_revision, ..KeyValue::default() };
             let shown = holder(&Name::new("a").unwrap(), &kv, None);
             prop_assert!(shown.owner.is_none() && shown.token == token(create_revision));

@@ -1,4 +1,5 @@
-//! gRPC over an HTTP/2 connection: one message there and one back, or a stream of them. Compression is never asked for.
+//! gRPC over an HTTP/2 connection: one message there and one back, or a stream of them. Compression is never
+//! asked for.
 
 use std::collections::VecDeque;
 
@@ -9,22 +10,22 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-use super::proto::{List, Reply};
+use super::proto::{Repeated, ServerMessage};
 use crate::text::printable;
 
 /// Bytes of the longest answer that is believed. The longest honest one is a whole queue: that of 50,000
 /// waiters without notes is 15 MB.
 const MAX_ANSWER: usize = 16 << 20;
 /// The same for what a watch has seen: a few changes of one key, 2 KB each.
-pub(super) const MAX_SIGHT: usize = 1 << 20;
+const MAX_WATCHED: usize = 1 << 20;
 /// Items of the longest answer that is believed: four times as many as that queue has.
 const MAX_ITEMS: usize = 200_000;
 /// Bytes of a refusal that are kept.
 const MAX_REFUSAL: usize = 1024;
 
-/// What came instead of an answer.
+/// Why there is no answer.
 #[derive(Debug, Clone)]
-pub(super) enum Trouble {
+pub(crate) enum GrpcError {
     /// The connection broke; the server may or may not have acted.
     Broken(String),
     /// The server said no.
@@ -34,38 +35,40 @@ pub(super) enum Trouble {
     Distrusted(String),
 }
 
-impl From<std::io::Error> for Trouble {
+impl GrpcError {
+    fn broken(why: impl std::fmt::Display) -> Self {
+        Self::Broken(why.to_string())
+    }
+}
+
+impl From<std::io::Error> for GrpcError {
     fn from(error: std::io::Error) -> Self {
         #[cfg(feature = "tls")]
         if let Some(why) = crate::backends::common::tls::distrust(&error) {
             return Self::Distrusted(why.to_string());
         }
-        Self::Broken(error.to_string())
+        Self::broken(error)
     }
 }
 
-impl From<h2::Error> for Trouble {
+impl From<h2::Error> for GrpcError {
     fn from(error: h2::Error) -> Self {
-        Self::Broken(error.to_string())
+        Self::broken(error)
     }
 }
 
 /// Where requests go, and what goes along with each.
 #[derive(Clone)]
-pub(super) struct Caller {
-    pub(super) sender: SendRequest<Bytes>,
+pub(crate) struct Channel {
+    pub(crate) sender: SendRequest<Bytes>,
     /// `https://host:port`.
-    pub(super) base: String,
+    pub(crate) base: String,
     /// The token of a user who has logged in.
-    pub(super) token: Option<HeaderValue>,
+    pub(crate) token: Option<HeaderValue>,
 }
 
-impl Caller {
-    async fn open(
-        &self,
-        path: &str,
-        end: Option<Bytes>,
-    ) -> Result<(ResponseFuture, SendStream<Bytes>), Trouble> {
+impl Channel {
+    async fn open(&self, path: &str) -> Result<(ResponseFuture, SendStream<Bytes>), GrpcError> {
         let mut request = http::Request::post(format!("{}/etcdserverpb.{path}", self.base))
             .header(CONTENT_TYPE, "application/grpc")
             .header(TE, "trailers")
@@ -74,105 +77,103 @@ impl Caller {
         if let Some(token) = &self.token {
             request = request.header("token", token);
         }
-        let request = request.body(()).map_err(|error| Trouble::Broken(error.to_string()))?;
+        let request = request.body(()).map_err(GrpcError::broken)?;
         let mut sender = self.sender.clone().ready().await?;
-        let (response, mut body) = sender.send_request(request, false)?;
-        if let Some(message) = end {
-            body.send_data(message, true)?;
-        }
-        Ok((response, body))
+        Ok(sender.send_request(request, false)?)
     }
 
     /// One request and its answer. Also for streams of which we want one exchange.
-    pub(super) async fn call<A: Message, B: Reply>(&self, path: &str, message: &A) -> Result<B, Trouble> {
-        let (response, _body) = self.open(path, Some(frame(message))).await?;
-        let mut answers = Answers::new(response, MAX_ANSWER).await?;
+    pub(crate) async fn call<A, B>(&self, path: &str, message: &A) -> Result<B, GrpcError>
+    where
+        A: Message,
+        B: ServerMessage,
+    {
+        let (response, mut body) = self.open(path).await?;
+        body.send_data(frame(message), true)?;
+        let mut answers = AnswerStream::new(response, MAX_ANSWER).await?;
         let first = answers.next::<B>().await?;
-        // The verdict follows the message: only then it counts.
+        // The status follows the message: only then the message counts.
         match (first, answers.next::<B>().await?) {
             (Some(answer), None) => Ok(answer),
-            (None, _) => Err(Trouble::Broken("the answer was empty".to_owned())),
-            (Some(_), Some(_)) => Err(Trouble::Broken("there were two answers to one request".to_owned())),
+            (None, _) => Err(GrpcError::broken("the answer was empty")),
+            (Some(_), Some(_)) => Err(GrpcError::broken("there were two answers to one request")),
         }
     }
 
-    /// Opens a stream; its answers begin when the server has something to say.
-    pub(super) async fn stream(&self, path: &str) -> Result<(Questions, ResponseFuture), Trouble> {
-        let (response, body) = self.open(path, None).await?;
-        Ok((Questions(body), response))
+    /// Opens a stream with its first message. The server answers when it has something to say.
+    pub(crate) async fn stream(
+        &self,
+        path: &str,
+        first: &impl Message,
+    ) -> Result<(RequestStream, AnswerStream), GrpcError> {
+        let (response, body) = self.open(path).await?;
+        let mut requests = RequestStream(body);
+        requests.send(first)?;
+        Ok((requests, AnswerStream::new(response, MAX_WATCHED).await?))
     }
 }
 
-impl std::fmt::Debug for Caller {
+impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.base)
     }
 }
 
 /// The sending half of a stream.
-pub(super) struct Questions(SendStream<Bytes>);
+pub(crate) struct RequestStream(SendStream<Bytes>);
 
-impl Questions {
-    pub(super) fn send(&mut self, message: &impl Message) -> Result<(), Trouble> {
+impl RequestStream {
+    pub(crate) fn send(&mut self, message: &impl Message) -> Result<(), GrpcError> {
         Ok(self.0.send_data(frame(message), false)?)
     }
 }
 
 /// The receiving half.
-pub(super) struct Answers {
+pub(crate) struct AnswerStream {
     body: RecvStream,
     /// Bytes of the longest message that is believed.
     most: usize,
-    /// The verdict came in the headers, as it does when nothing else is said.
-    judged: bool,
+    /// A status of zero has come: in the headers, or in the trailers.
+    accepted: bool,
     bytes: BytesMut,
     ready: VecDeque<Bytes>,
 }
 
-impl Answers {
-    pub(super) async fn new(response: ResponseFuture, most: usize) -> Result<Self, Trouble> {
+impl AnswerStream {
+    async fn new(response: ResponseFuture, most: usize) -> Result<Self, GrpcError> {
         let response = response.await?;
         if !response.status().is_success() {
-            return Err(Trouble::Broken(format!(
-                "this is not etcd's client port: HTTP {}",
-                response.status()
-            )));
+            let why = format!("this is not etcd's client port: HTTP {}", response.status());
+            return Err(GrpcError::Broken(why));
         }
         // A refusal without a message comes in the headers.
-        let judged = verdict(response.headers())?;
+        let accepted = check_status(response.headers())?;
         let body = response.into_body();
-        Ok(Self { body, most, judged, bytes: BytesMut::new(), ready: VecDeque::new() })
+        Ok(Self { body, most, accepted, bytes: BytesMut::new(), ready: VecDeque::new() })
     }
 
     /// The next message; `None` when the server has ended the stream well.
-    pub(super) async fn next<T: Reply>(&mut self) -> Result<Option<T>, Trouble> {
+    pub(crate) async fn next<T: ServerMessage>(&mut self) -> Result<Option<T>, GrpcError> {
         loop {
             if let Some(message) = self.ready.pop_front() {
                 return decode(&message).map(Some);
             }
-            match self.body.data().await {
-                Some(data) => self.take(data?)?,
-                None => {
-                    if let Some(trailers) = self.body.trailers().await? {
-                        self.judged |= verdict(&trailers)?;
-                    }
-                    // Whoever cuts an answer short in between leaves the verdict out.
-                    return match self.judged && self.bytes.is_empty() {
-                        true => Ok(None),
-                        false => Err(Trouble::Broken("the answer was cut short".to_owned())),
-                    };
+            let Some(data) = self.body.data().await.transpose()? else {
+                if let Some(trailers) = self.body.trailers().await? {
+                    self.accepted |= check_status(&trailers)?;
                 }
+                // Whoever cuts an answer short in between leaves the status out.
+                return match self.accepted && self.bytes.is_empty() {
+                    true => Ok(None),
+                    false => Err(GrpcError::broken("the answer was cut short")),
+                };
+            };
+            let _ = self.body.flow_control().release_capacity(data.len());
+            self.bytes.extend_from_slice(&data);
+            while let Some(message) = unframe(&mut self.bytes, self.most)? {
+                self.ready.push_back(message);
             }
         }
-    }
-
-    fn take(&mut self, data: Bytes) -> Result<(), Trouble> {
-        let _ = self.body.flow_control().release_capacity(data.len());
-        self.bytes.extend_from_slice(&data);
-        while let Some(message) = unframe(&mut self.bytes, self.most)? {
-            self.ready.push_back(message);
-        }
-        Ok(())
     }
 }
 
@@ -187,14 +188,14 @@ fn frame(message: &impl Message) -> Bytes {
 }
 
 /// Takes a whole message out of what has come so far.
-fn unframe(bytes: &mut BytesMut, most: usize) -> Result<Option<Bytes>, Trouble> {
+fn unframe(bytes: &mut BytesMut, most: usize) -> Result<Option<Bytes>, GrpcError> {
     let Some((&[compressed, ref length @ ..], rest)) = bytes.split_first_chunk::<5>() else {
         return Ok(None);
     };
     let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
     if compressed != 0 || length > most {
         let what = if compressed == 0 { "too long" } else { "compressed" };
-        return Err(Trouble::Broken(format!("the answer is {what}")));
+        return Err(GrpcError::Broken(format!("the answer is {what}")));
     }
     if rest.len() < length {
         return Ok(None);
@@ -203,40 +204,36 @@ fn unframe(bytes: &mut BytesMut, most: usize) -> Result<Option<Bytes>, Trouble> 
     Ok(Some(bytes.split_to(length).freeze()))
 }
 
-/// Reads a message whose lists are not too long.
-fn decode<T: Reply>(message: &[u8]) -> Result<T, Trouble> {
-    if items(message, T::LISTS)? > MAX_ITEMS {
-        return Err(Trouble::Broken("the answer has too many items".to_owned()));
+/// Decodes a message whose repeated fields are not too long.
+fn decode<T: ServerMessage>(message: &[u8]) -> Result<T, GrpcError> {
+    if items(message, T::REPEATED)? > MAX_ITEMS {
+        return Err(GrpcError::broken("the answer has too many items"));
     }
-    T::decode(message).map_err(unreadable)
+    T::decode(message).map_err(GrpcError::broken)
 }
 
-/// How many items are in the lists of a message.
-fn items(mut bytes: &[u8], lists: &[List]) -> Result<usize, Trouble> {
+/// How many items the repeated fields of a message have.
+fn items(mut bytes: &[u8], repeated: &[Repeated]) -> Result<usize, GrpcError> {
     let mut count = 0;
     while !bytes.is_empty() {
-        let (field, kind) = decode_key(&mut bytes).map_err(unreadable)?;
-        match lists.iter().find(|list| list.0 == field) {
-            Some(List(_, inside)) if kind == WireType::LengthDelimited => {
-                let length = decode_varint(&mut bytes).map_err(unreadable)?;
+        let (field, kind) = decode_key(&mut bytes).map_err(GrpcError::broken)?;
+        match repeated.iter().find(|repeated| repeated.0 == field) {
+            Some(Repeated(_, inside)) if kind == WireType::LengthDelimited => {
+                let length = decode_varint(&mut bytes).map_err(GrpcError::broken)?;
                 let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
-                let (item, rest) = split.ok_or_else(|| unreadable("an item is cut short"))?;
-                // One without lists inside need not be a message: it may be a key.
+                let (item, rest) = split.ok_or_else(|| GrpcError::broken("an item is cut short"))?;
+                // An item without repeated fields need not be a message: it may be a key.
                 count += 1 + if inside.is_empty() { 0 } else { items(item, inside)? };
                 bytes = rest;
             }
-            _ => skip_field(kind, field, &mut bytes, DecodeContext::default()).map_err(unreadable)?,
+            _ => skip_field(kind, field, &mut bytes, DecodeContext::default()).map_err(GrpcError::broken)?,
         }
     }
     Ok(count)
 }
 
-fn unreadable(error: impl std::fmt::Display) -> Trouble {
-    Trouble::Broken(error.to_string())
-}
-
 /// What the server thought of the request; `false` if it does not say.
-fn verdict(headers: &HeaderMap) -> Result<bool, Trouble> {
+fn check_status(headers: &HeaderMap) -> Result<bool, GrpcError> {
     let Some(status) = headers.get("grpc-status") else { return Ok(false) };
     match status.to_str().ok().and_then(|status| status.parse().ok()) {
         Some(0) => Ok(true),
@@ -244,18 +241,17 @@ fn verdict(headers: &HeaderMap) -> Result<bool, Trouble> {
             let text = headers.get("grpc-message").map_or(&b""[..], HeaderValue::as_bytes);
             let text = String::from_utf8_lossy(&text[..text.len().min(MAX_REFUSAL)]);
             let text = crate::text::decode(&text).unwrap_or_else(|| text.into_owned());
-            Err(Trouble::Refused { code, message: printable(&text).into_owned() })
+            Err(GrpcError::Refused { code, message: printable(&text).into_owned() })
         }
-        None => Err(Trouble::Broken("the answer has no readable status".to_owned())),
+        None => Err(GrpcError::broken("the answer has no readable status")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::etcd::proto::{
-        Event, Header, KeyValue, LeaseResponse, RangeResponse, Response, ResponseOp, TxnResponse,
-        WatchResponse,
+    use crate::backends::etcd::driver::proto::{
+        Event, Header, KeyValue, RangeResponse, ResponseOp, TxnResponse, WatchResponse,
     };
     use proptest::prelude::*;
 
@@ -292,39 +288,37 @@ mod tests {
     #[test]
     fn a_refusal_is_read_from_the_trailers() {
         let mut trailers = HeaderMap::new();
-        assert!(!verdict(&trailers).unwrap(), "none");
+        assert!(!check_status(&trailers).unwrap(), "none");
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
-        assert!(verdict(&trailers).unwrap());
+        assert!(check_status(&trailers).unwrap());
         trailers.insert("grpc-status", HeaderValue::from_static("5"));
         trailers.insert("grpc-message", HeaderValue::from_static("no%20lease"));
-        let refused = verdict(&trailers).unwrap_err();
-        assert!(matches!(refused, Trouble::Refused { code: 5, message } if message == "no lease"));
+        let refused = check_status(&trailers).unwrap_err();
+        assert!(matches!(refused, GrpcError::Refused { code: 5, message } if message == "no lease"));
         trailers.insert("grpc-message", HeaderValue::from_static("%1b[2J%0aforged"));
-        let Trouble::Refused { message, .. } = verdict(&trailers).unwrap_err() else { panic!() };
+        let GrpcError::Refused { message, .. } = check_status(&trailers).unwrap_err() else { panic!() };
         assert!(!message.contains(char::is_control), "{message:?}");
     }
 
     fn transaction(ranges: &[usize]) -> TxnResponse {
         let ops = ranges.iter().map(|keys| {
             let kvs = vec![KeyValue { value: vec![0x12, 0], ..KeyValue::default() }; *keys];
-            ResponseOp { response: Some(Response::Range(RangeResponse { header: Some(header(7)), kvs })) }
+            ResponseOp { range: Some(RangeResponse { kvs }) }
         });
         TxnResponse { header: Some(header(7)), succeeded: true, responses: ops.collect() }
     }
 
     #[test]
     fn items_are_counted_before_they_take_memory() {
-        let count = |message: TxnResponse| items(&message.encode_to_vec(), TxnResponse::LISTS).unwrap();
+        let count = |message: TxnResponse| items(&message.encode_to_vec(), TxnResponse::REPEATED).unwrap();
         assert_eq!(count(transaction(&[])), 0);
         assert_eq!(count(transaction(&[0, 3, 4])), 13);
         let watch = WatchResponse { events: vec![Event::default(); 5], ..WatchResponse::default() };
-        assert_eq!(items(&watch.encode_to_vec(), WatchResponse::LISTS).unwrap(), 5);
-        let lease = LeaseResponse { keys: vec![b"job/694d85".to_vec(); 6], ..LeaseResponse::default() };
-        assert_eq!(items(&lease.encode_to_vec(), LeaseResponse::LISTS).unwrap(), 6);
+        assert_eq!(items(&watch.encode_to_vec(), WatchResponse::REPEATED).unwrap(), 5);
         // An operation and its range are items as well.
         let of = |keys| decode::<TxnResponse>(&transaction(&[keys]).encode_to_vec());
         assert_eq!(of(MAX_ITEMS - 2).unwrap().into_kvs().len(), MAX_ITEMS - 2);
-        assert!(matches!(of(MAX_ITEMS - 1), Err(Trouble::Broken(why)) if why.contains("too many")));
+        assert!(matches!(of(MAX_ITEMS - 1), Err(GrpcError::Broken(why)) if why.contains("too many")));
     }
 
     proptest! {
@@ -332,7 +326,7 @@ mod tests {
         fn no_message_has_more_items_than_were_counted(bytes in proptest::collection::vec(0_u8..30, 0..80)) {
             if let Ok(message) = TxnResponse::decode(&bytes[..]) {
                 let ops = message.responses.len();
-                prop_assert!(items(&bytes, TxnResponse::LISTS).unwrap() >= ops + message.into_kvs().len());
+                prop_assert!(items(&bytes, TxnResponse::REPEATED).unwrap() >= ops + message.into_kvs().len());
             }
         }
 
@@ -346,13 +340,16 @@ mod tests {
         }
 
         #[test]
-        fn no_status_makes_it_panic(status in proptest::collection::vec(any::<u8>(), 0..8), message in "[ -~]{0,20}") {
+        fn no_status_makes_it_panic(
+            status in proptest::collection::vec(any::<u8>(), 0..8),
+            message in "[ -~]{0,20}",
+        ) {
             let mut headers = HeaderMap::new();
             if let Ok(status) = HeaderValue::from_bytes(&status) {
                 headers.insert("grpc-status", status);
             }
             headers.insert("grpc-message", HeaderValue::from_str(&message).unwrap());
-            let _ = verdict(&headers);
+            let _ = check_status(&headers);
         }
     }
 }
