@@ -52,6 +52,7 @@ struct Store {
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
     default_port: Some(2379),
+    parameters: config::PARAMETERS,
     ..StoreKind::new("etcd", "etcd", &["etcd://a,b,c", "etcds://a,b,c"], |url| Box::pin(connect(url)))
 };
 
