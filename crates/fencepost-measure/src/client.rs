@@ -51,7 +51,7 @@ impl Client for Locks {
     async fn hold(&self, count: usize, ttl: Duration) -> fencepost::Result<Holding> {
         /// How many are asked for at once.
         const ABREAST: usize = 64;
-        let mut lanes = JoinSet::new();
+        let mut lanes = JoinSet::<fencepost::Result<Vec<_>>>::new();
         for lane in 0..ABREAST {
             let locks = self.clone();
             lanes.spawn(async move {

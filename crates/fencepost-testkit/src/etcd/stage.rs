@@ -14,7 +14,7 @@ struct Part {
 }
 
 /// An empty one.
-pub fn stage() -> Stage {
+pub(super) fn stage() -> Stage {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let cluster = SHARED.get_or_init(|| Cluster::start(1));

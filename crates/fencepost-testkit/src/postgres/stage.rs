@@ -12,7 +12,7 @@ struct Database {
 }
 
 /// An empty one.
-pub fn stage() -> Stage {
+pub(super) fn stage() -> Stage {
     let server = Server::shared();
     Stage::new(Database { server, name: server.create_database(), link: Proxy::start(server.addr()) })
 }

@@ -8,12 +8,12 @@ use crate::eventually;
 const TERMS: &str = "max_ttl=20m";
 
 /// An empty Redis.
-pub fn stage() -> Stage {
+pub(super) fn stage() -> Stage {
     Stage::new(Server::start())
 }
 
 /// Three that were declared to be new.
-pub fn redlock_stage() -> Stage {
+pub(super) fn redlock_stage() -> Stage {
     let fleet = Fleet::start(3);
     declare(&fleet.url_with(TERMS));
     Stage::new(fleet)

@@ -14,7 +14,7 @@ struct Part {
 }
 
 /// An empty one.
-pub fn stage() -> Stage {
+pub(super) fn stage() -> Stage {
     // Ends with the test process: its supervisor sees to that.
     static SHARED: OnceLock<Server> = OnceLock::new();
     static NEXT: AtomicU32 = AtomicU32::new(0);
