@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::connection::{Call, PendingReply};
-use super::resp::{self, Part, Ready};
+use super::connection::Call;
+use super::resp::{self, Part, Ready, Value};
 use crate::runtime::clock::Moment;
 
 /// A script that takes steps.
@@ -83,6 +83,32 @@ impl ScriptBatch {
         let head = ["EVALSHA", &script.name, &keys.count().to_string()];
         resp::encode(out, [Part::Words(&head), keys, arguments].into_iter());
         Some(PendingReply { sent: self.sent, calls: self.calls })
+    }
+}
+
+/// What is called with the next reply: nothing, one call, or one for each step of a script call.
+pub(super) struct PendingReply {
+    pub(super) sent: Option<Moment>,
+    pub(super) calls: Vec<Call>,
+}
+
+impl PendingReply {
+    pub(super) fn answer(mut self, reply: Option<Value>) {
+        match (self.calls.pop(), reply) {
+            (None, _) => {}
+            (Some(last), Some(Value::List(mut replies)))
+                if !self.calls.is_empty() && replies.len() == self.calls.len() + 1 =>
+            {
+                let reply = replies.pop();
+                self.calls.into_iter().zip(replies).for_each(|(call, reply)| call(Some(reply)));
+                last(reply);
+            }
+            // A single request, or a call that was refused as a whole.
+            (Some(last), reply) => {
+                self.calls.into_iter().for_each(|call| call(reply.clone()));
+                last(reply);
+            }
+        }
     }
 }
 

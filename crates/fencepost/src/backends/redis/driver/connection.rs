@@ -15,7 +15,7 @@ use std::{io, iter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
-use super::batch::{BatchedScript, ScriptBatch, Step};
+use super::batch::{BatchedScript, PendingReply, ScriptBatch, Step};
 use super::pool::Pool;
 use super::resp::{self, Decoder, Part, Value};
 use crate::runtime::clock::Moment;
@@ -56,32 +56,6 @@ pub(super) fn reply() -> (Call, Reply) {
     (Box::new(move |value| drop(value.map(|value| sender.send(value)))), reply)
 }
 
-/// What is called with the next reply: nothing, one call, or one for each step of a script call.
-pub(super) struct PendingReply {
-    pub(super) sent: Option<Moment>,
-    pub(super) calls: Vec<Call>,
-}
-
-impl PendingReply {
-    fn answer(mut self, reply: Option<Value>) {
-        match (self.calls.pop(), reply) {
-            (None, _) => {}
-            (Some(last), Some(Value::List(mut replies)))
-                if !self.calls.is_empty() && replies.len() == self.calls.len() + 1 =>
-            {
-                let reply = replies.pop();
-                self.calls.into_iter().zip(replies).for_each(|(call, reply)| call(Some(reply)));
-                last(reply);
-            }
-            // A single request, or a call that was refused as a whole.
-            (Some(last), reply) => {
-                self.calls.into_iter().for_each(|call| call(reply.clone()));
-                last(reply);
-            }
-        }
-    }
-}
-
 #[derive(Default)]
 struct Shared {
     outgoing: Vec<u8>,
@@ -90,9 +64,8 @@ struct Shared {
     pending: VecDeque<PendingReply>,
     /// Calls that wait for a reply, those of the batch included.
     waiting: usize,
-    /// The driver, and whether it will run without being woken.
+    /// Of the driver.
     waker: Option<Waker>,
-    woken: bool,
     /// Why the connection ended.
     ended: Option<String>,
     /// A request has timed out and nothing was heard since.
@@ -201,7 +174,7 @@ impl Connection {
         })
     }
 
-    /// Makes a request, if one can be taken, and wakes the driver. Once is enough for all until it runs.
+    /// Makes a request, if one can be taken, and wakes the driver.
     fn put(&self, request: impl FnOnce(&mut Shared)) -> Result<(), String> {
         let mut shared = lock(&self.shared);
         if let Some(why) = &shared.ended {
@@ -211,8 +184,7 @@ impl Connection {
             return Err(format!("{MAX_UNANSWERED} requests are unanswered"));
         }
         request(&mut shared);
-        let woken = std::mem::replace(&mut shared.woken, true);
-        let driver = shared.waker.as_ref().filter(|_| !woken).cloned();
+        let driver = shared.waker.clone();
         drop(shared);
         if let Some(driver) = driver {
             driver.wake();
@@ -305,7 +277,6 @@ impl Driver {
             if shared.ended.is_some() {
                 return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
             }
-            shared.woken = false;
             shared.waker = Some(context.waker().clone());
         }
         match self.write(context).and_then(|()| self.read(context)) {

@@ -91,9 +91,18 @@ fn encode_word(out: &mut Vec<u8>, word: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// By hand: through `to_string` it cost a twelfth of a client's instructions.
 fn encode_length(out: &mut Vec<u8>, kind: u8, length: usize) {
+    let (mut digits, mut start, mut rest) = ([0; 20], 20, length);
+    while rest > 0 || start == digits.len() {
+        start -= 1;
+        #[allow(clippy::cast_possible_truncation)] // a digit
+        let digit = (rest % 10) as u8;
+        digits[start] = b'0' + digit;
+        rest /= 10;
+    }
     out.push(kind);
-    out.extend_from_slice(length.to_string().as_bytes());
+    out.extend_from_slice(&digits[start..]);
     out.extend_from_slice(b"\r\n");
 }
 
