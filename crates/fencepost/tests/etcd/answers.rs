@@ -6,7 +6,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{LONG, bounded, connect, ms, patient, take, until};
+use crate::harness::{LONG, bounded, connect, ms, patient, take, until};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -131,7 +131,7 @@ async fn a_guard_and_a_waiter_survive_reset_connections() {
     let (locks, near) = (through(&proxy, &cluster).await, connect(&cluster.url()).await);
     let guard = locks.lock("a").ttl(TTL).renew_every(ms(50)).acquire().await.unwrap();
     let other = take(&near, "b").await;
-    let waits = crate::stage::waiter(patient(&locks, "b"), &locks).await;
+    let waits = crate::harness::waiter(patient(&locks, "b"), &locks).await;
     until("it is in the queue", async || cluster.keys("b/").len() == 2).await;
     for _ in 0..3 {
         proxy.reset();

@@ -8,7 +8,7 @@ use fencepost::{Error, State};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{LONG, bounded, connect, ms, patient, take, until, waiter};
+use crate::harness::{LONG, bounded, connect, ms, patient, take, until, waiter};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

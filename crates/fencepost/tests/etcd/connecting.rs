@@ -4,7 +4,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::Folder;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{bounded, connect, patient, take, waiter};
+use crate::harness::{bounded, connect, patient, take, waiter};
 
 async fn works(url: &str) {
     let locks = connect(url).await;

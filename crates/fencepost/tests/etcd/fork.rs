@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use fencepost::{Error, Locks};
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{LONG, connect, take};
+use crate::harness::{LONG, connect, take};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forked_child_uses_nothing_of_its_parents() {

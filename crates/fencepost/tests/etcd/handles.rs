@@ -4,7 +4,7 @@ use fencepost::{Error, Loss};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{LONG, connect, patient, take, until};
+use crate::harness::{LONG, connect, patient, take, until};
 
 /// How many entries the cluster's log has.
 fn entries(cluster: &Cluster) -> u64 {

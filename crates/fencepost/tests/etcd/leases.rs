@@ -4,7 +4,7 @@ use fencepost::{Loss, State};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{LONG, bounded, connect, ms, patient, take, until};
+use crate::harness::{LONG, bounded, connect, ms, patient, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_locks_of_one_ttl_share_a_lease_and_its_keep_alives() {

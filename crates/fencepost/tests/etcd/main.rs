@@ -9,7 +9,7 @@ mod cluster;
 mod connecting;
 mod fork;
 mod handles;
+mod harness;
 mod leases;
 mod operator;
 mod queue;
-mod stage;

@@ -4,7 +4,7 @@ use fencepost::{Error, Loss};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{bounded, connect, ms, patient, take, until, waiter};
+use crate::harness::{bounded, connect, ms, patient, take, until, waiter};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_waited_before_a_force_release_get_larger_tokens_than_the_operator() {
@@ -146,7 +146,7 @@ async fn a_lock_on_a_full_cluster_can_still_be_freed_at_once() {
     assert!(revoked.freed && revoked.token > victim.token());
     assert_eq!(bounded("the victim learns it", victim.lost()).await, Loss::Taken);
     // Nor does a handle need space.
-    operator.extend(&handle, crate::stage::LONG).await.unwrap();
+    operator.extend(&handle, crate::harness::LONG).await.unwrap();
     operator.release(&handle).await.unwrap();
     assert_eq!(operator.list("").await.unwrap().holders, []);
 }

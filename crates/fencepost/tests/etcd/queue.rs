@@ -2,7 +2,7 @@
 
 use fencepost_testkit::etcd::Cluster;
 
-use crate::stage::{LONG, bounded, connect, patient, take, until, waiter};
+use crate::harness::{LONG, bounded, connect, patient, take, until, waiter};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_several_clients_are_served_in_order() {

@@ -12,7 +12,7 @@
 
 // What the tests of each store have to look into it; not all of it is of use here.
 #[allow(dead_code)]
-#[path = "../etcd/stage.rs"]
+#[path = "../etcd/harness.rs"]
 mod cluster;
 #[allow(dead_code)]
 #[path = "../postgres/harness.rs"]

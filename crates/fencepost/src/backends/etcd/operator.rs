@@ -158,7 +158,7 @@ pub(super) async fn force_release(
             let changes = revocation(&all, &contenders, record.clone(), &how.reason);
             let mut answer = client.txn(compare.clone(), changes, vec![]).await;
             // A full cluster takes no mark, but lets keys go: better a victim that does not learn why.
-            if how.now && matches!(answer, Err(RequestError::Full(_))) {
+            if how.now && matches!(answer, Err(RequestError::Other(Error::Config { .. }))) {
                 let changes = revocation(&all, &contenders, None, &how.reason);
                 answer = client.txn(compare, changes, vec![]).await;
             }

@@ -25,9 +25,6 @@ use crate::{Error, Result, Source};
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What etcd says when it takes no more data.
-const FULL: &str = "database space exceeded";
-
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) config: Config,
@@ -43,15 +40,13 @@ pub(crate) struct Client {
 pub(crate) enum RequestError {
     /// There is no such lease.
     NoLease(Error),
-    /// The cluster takes no more data.
-    Full(Error),
     Other(Error),
 }
 
 impl From<RequestError> for Error {
     fn from(error: RequestError) -> Self {
         match error {
-            RequestError::NoLease(error) | RequestError::Full(error) | RequestError::Other(error) => error,
+            RequestError::NoLease(error) | RequestError::Other(error) => error,
         }
     }
 }
@@ -170,7 +165,6 @@ impl Client {
             GrpcError::Refused { code, message } => (code, message),
         };
         let has = |text: &str| message.contains(text);
-        let refused = |advice: &str| Error::config(format!("etcd refused us ({message}); {advice}"));
         let advice = match code {
             _ if has("requested lease not found") => {
                 return Err(RequestError::NoLease(self.unavailable("its lease ended while it was used")));
@@ -187,9 +181,8 @@ impl Client {
                 "give the user's role read and write rights to the range of the names \
                  (`etcdctl role grant-permission`)"
             }
-            8 if has(FULL) => {
-                let advice = "compact and defragment the cluster, raise its quota, and disarm the alarm";
-                return Err(RequestError::Full(refused(advice)));
+            8 if has("database space exceeded") => {
+                "compact and defragment the cluster, raise its quota, and disarm the alarm"
             }
             // Cancelled, deadline exceeded, too many requests, unavailable: nothing that time does not cure.
             // And unknown: what etcd has no code for, such as a proposal dropped, or a keep-alive refused,
@@ -200,7 +193,7 @@ impl Client {
                 return Err(RequestError::Other(Error::Backend { store, source: message.into() }));
             }
         };
-        Err(RequestError::Other(refused(advice)))
+        Err(RequestError::Other(Error::config(format!("etcd refused us ({message}); {advice}"))))
     }
 
     /// A transaction. With nothing but reads it is a read of one moment, as the majority sees it.
