@@ -9,32 +9,51 @@
 //! # Ok::<(), fencepost::Error>(())
 //! ```
 //!
-//! Every call runs on the calling thread, with the keeper's runtime behind it. Called from inside an async runtime,
-//! where blocking would stall other tasks, they refuse; so they do on threads of `spawn_blocking`, which cannot be told
-//! apart. Use `std::thread::spawn` there.
+//! Every call runs on the calling thread, with the keeper's runtime behind it. Inside an async runtime, where
+//! blocking would stall other tasks, every call that waits is refused with [`Error::Invalid`]. So it is on
+//! threads of `spawn_blocking`, which cannot be told apart: use `std::thread::spawn` there.
 
 use std::time::Duration;
 
-use tokio::runtime::Handle as Runtime;
-
 use crate::backend::{Capabilities, ForceRelease, Revoked};
-use crate::options::{Options, chained_options};
-use crate::runtime::clock::Clock;
-use crate::runtime::keeper::Keeper;
-use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats};
+use crate::options::chained_options;
+use crate::runtime::keeper::runtime;
+use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats, Watch};
 
-pub(crate) fn run<T, E: From<Error>>(
-    runtime: &Runtime,
-    future: impl Future<Output = Result<T, E>>,
-) -> Result<T, E> {
-    if Runtime::try_current().is_ok() {
+/// Runs a future to its end on the calling thread.
+pub(crate) fn run<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    if tokio::runtime::Handle::try_current().is_ok() {
         return Err(E::from(Error::invalid(
-            "a blocking call inside an async runtime would stall it; use the async interface, or a thread of its own \
-             (`std::thread::spawn`)",
+            "a blocking call inside an async runtime would stall it; use the async interface, or a thread of \
+             its own (`std::thread::spawn`)",
         )));
     }
-    runtime.block_on(future)
+    runtime()?.block_on(future)
 }
+
+/// Writes methods of a blocking twin that only pass on: those that `wait` run a future to its end.
+macro_rules! same_as {
+    ($twin:path, $field:ident: $($rest:tt)+) => { $crate::blocking::same_as! { @ $twin, $field: $($rest)+ } };
+    (@ $twin:path, $field:ident:) => {};
+    (@ $twin:path, $field:ident: wait fn $name:ident($($arg:ident: $of:ty),*) -> $out:ty; $($rest:tt)*) => {
+        #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// As there.
+        pub fn $name(&self $(, $arg: $of)*) -> $out {
+            $crate::blocking::run(self.$field.$name($($arg),*))
+        }
+        $crate::blocking::same_as! { @ $twin, $field: $($rest)* }
+    };
+    (@ $twin:path, $field:ident: fn $name:ident($($arg:ident: $of:ty),*) -> $out:ty; $($rest:tt)*) => {
+        #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
+        pub fn $name(&self $(, $arg: $of)*) -> $out {
+            self.$field.$name($($arg),*)
+        }
+        $crate::blocking::same_as! { @ $twin, $field: $($rest)* }
+    };
+}
+pub(crate) use same_as;
 
 /// The locks of one store. See [`crate::Locks`].
 #[derive(Clone, Debug)]
@@ -48,29 +67,33 @@ impl Locks {
     /// # Errors
     /// As there.
     pub fn connect(url: &str) -> Result<Self> {
-        let keeper = Keeper::of(&Clock::system())?;
-        run(keeper.runtime(), crate::Locks::connect(url)).map(Self::from)
+        run(crate::Locks::connect(url)).map(Self::from)
     }
 
     /// See [`crate::Locks::init`].
     ///
     /// # Errors
     /// As there.
-    pub fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
-        let keeper = Keeper::of(&Clock::system())?;
-        run(keeper.runtime(), crate::Locks::init(url, reconfigure))
+    pub fn init(url: &str) -> Result<Vec<String>> {
+        run(crate::Locks::init(url))
+    }
+
+    /// See [`crate::Locks::reconfigure`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reconfigure(url: &str) -> Result<Vec<String>> {
+        run(crate::Locks::reconfigure(url))
     }
 
     /// See [`crate::Locks::lock`].
     pub fn lock(&self, name: impl Into<String>) -> Lock {
-        let lock = self.locks.lock(name);
-        Lock { options: lock.options.clone(), lock, runtime: self.runtime() }
+        Lock { lock: self.locks.lock(name) }
     }
 
     /// See [`crate::Locks::all`].
     pub fn all<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
-        let set = self.locks.all(names);
-        LockSet { options: set.options.clone(), set, runtime: self.runtime() }
+        LockSet { set: self.locks.all(names) }
     }
 
     /// See [`crate::Locks::attach`].
@@ -78,58 +101,19 @@ impl Locks {
     /// # Errors
     /// As there.
     pub fn attach(&self, handle: &Handle) -> Result<Guard> {
-        let runtime = self.runtime();
-        run(&runtime, self.locks.attach(handle)).map(|guard| Guard { guard, runtime })
+        run(self.locks.attach(handle)).map(Guard::from)
     }
 
-    /// See [`crate::Locks::extend`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()> {
-        run(&self.runtime(), self.locks.extend(handle, ttl))
-    }
-
-    /// See [`crate::Locks::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(&self, handle: &Handle) -> Result<()> {
-        run(&self.runtime(), self.locks.release(handle))
-    }
-
-    /// See [`crate::Locks::list`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn list(&self, prefix: &str) -> Result<Listing> {
-        run(&self.runtime(), self.locks.list(prefix))
-    }
-
-    /// See [`crate::Locks::show`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn show(&self, name: &str) -> Result<Option<Holder>> {
-        run(&self.runtime(), self.locks.show(name))
-    }
-
-    /// See [`crate::Locks::force_release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn force_release(&self, name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>> {
-        run(&self.runtime(), self.locks.force_release(name, how))
-    }
-
-    /// See [`crate::Locks::capabilities`].
-    pub fn capabilities(&self) -> Capabilities {
-        self.locks.capabilities()
-    }
-
-    /// See [`crate::Locks::stats`].
-    pub fn stats(&self) -> Stats {
-        self.locks.stats()
+    same_as! { crate::Locks, locks:
+        wait fn extend(handle: &Handle, ttl: Duration) -> Result<()>;
+        wait fn release(handle: &Handle) -> Result<()>;
+        wait fn list(prefix: &str) -> Result<Listing>;
+        wait fn show(name: &str) -> Result<Option<Holder>>;
+        wait fn force_release(name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>>;
+        wait fn check() -> Result<()>;
+        fn default_ttl() -> Duration;
+        fn capabilities() -> Capabilities;
+        fn stats() -> Stats;
     }
 
     /// See [`crate::Locks::close`].
@@ -137,14 +121,10 @@ impl Locks {
     /// # Errors
     /// [`Error::Invalid`] inside an async runtime.
     pub fn close(self) -> Result<()> {
-        run(&self.runtime(), async {
-            self.locks.clone().close().await;
+        run(async {
+            self.locks.close().await;
             Ok(())
         })
-    }
-
-    fn runtime(&self) -> Runtime {
-        self.locks.keeper().runtime().clone()
     }
 }
 
@@ -159,17 +139,17 @@ impl From<crate::Locks> for Locks {
 #[must_use = "a lock holds nothing until it is acquired"]
 pub struct Lock {
     lock: crate::Lock,
-    options: Options,
-    runtime: Runtime,
 }
 
 impl Lock {
-    chained_options!();
+    chained_options!(lock.options);
 
-    fn chosen(&self) -> crate::Lock {
-        let mut lock = self.lock.clone();
-        lock.options = self.options.clone();
-        lock
+    /// See [`crate::Lock::checked`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn checked(self) -> Result<Self> {
+        self.lock.checked().map(|lock| Self { lock })
     }
 
     /// See [`crate::Lock::acquire`].
@@ -177,8 +157,7 @@ impl Lock {
     /// # Errors
     /// As there.
     pub fn acquire(&self) -> Result<Guard> {
-        let runtime = self.runtime.clone();
-        run(&self.runtime, self.chosen().acquire()).map(|guard| Guard { guard, runtime })
+        run(self.lock.acquire()).map(Guard::from)
     }
 
     /// See [`crate::Lock::try_acquire`].
@@ -186,9 +165,7 @@ impl Lock {
     /// # Errors
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<Guard>> {
-        let runtime = self.runtime.clone();
-        let guard = run(&self.runtime, self.chosen().try_acquire())?;
-        Ok(guard.map(|guard| Guard { guard, runtime }))
+        Ok(run(self.lock.try_acquire())?.map(Guard::from))
     }
 
     /// See [`crate::Lock::attach`].
@@ -196,8 +173,7 @@ impl Lock {
     /// # Errors
     /// As there.
     pub fn attach(&self, handle: &Handle) -> Result<Guard> {
-        let runtime = self.runtime.clone();
-        run(&self.runtime, self.chosen().attach(handle)).map(|guard| Guard { guard, runtime })
+        run(self.lock.attach(handle)).map(Guard::from)
     }
 
     /// Acquires, runs `work`, releases. A closure cannot be stopped from outside: let long work ask
@@ -220,48 +196,20 @@ impl Lock {
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
-    guard: crate::Guard,
-    runtime: Runtime,
+    pub(crate) guard: crate::Guard,
 }
 
 impl Guard {
-    /// The lock's name.
-    pub fn name(&self) -> &Name {
-        self.guard.name()
-    }
-
-    /// The fencing token.
-    pub fn token(&self) -> FencingToken {
-        self.guard.token()
-    }
-
-    /// The identity of this acquisition.
-    pub fn owner(&self) -> Owner {
-        self.guard.owner()
-    }
-
-    /// See [`crate::Guard::etcd_compare`].
-    #[cfg(feature = "etcd")]
-    pub fn etcd_compare(&self) -> Option<crate::EtcdCompare> {
-        self.guard.etcd_compare()
-    }
-
-    /// See [`crate::Guard::valid_for`].
-    pub fn valid_for(&self) -> Option<Duration> {
-        self.guard.valid_for()
-    }
-
-    /// See [`crate::Guard::state`].
-    pub fn state(&self) -> State {
-        self.guard.state()
-    }
-
-    /// See [`crate::Guard::check`].
-    ///
-    /// # Errors
-    /// [`Error::Lost`] once the lock is not held any more.
-    pub fn check(&self) -> Result<()> {
-        self.guard.check()
+    same_as! { crate::Guard, guard:
+        fn name() -> &Name;
+        fn token() -> FencingToken;
+        fn owner() -> Owner;
+        fn watch() -> Watch;
+        fn valid_for() -> Option<Duration>;
+        fn state() -> State;
+        fn check() -> Result<()>;
+        wait fn extend() -> Result<Option<Duration>>;
+        wait fn extend_to(ttl: Duration) -> Result<Option<Duration>>;
     }
 
     /// Waits until the lock is lost and says why.
@@ -269,23 +217,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Invalid`] inside an async runtime.
     pub fn lost(&self) -> Result<Loss> {
-        run(&self.runtime, async { Ok(self.guard.lost().await) })
-    }
-
-    /// See [`crate::Guard::extend`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn extend(&self) -> Result<Option<Duration>> {
-        run(&self.runtime, self.guard.extend())
-    }
-
-    /// See [`crate::Guard::extend_to`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
-        run(&self.runtime, self.guard.extend_to(ttl))
+        run(async { Ok(self.guard.lost().await) })
     }
 
     /// See [`crate::Guard::release`].
@@ -293,7 +225,7 @@ impl Guard {
     /// # Errors
     /// As there.
     pub fn release(self) -> Result<()> {
-        run(&self.runtime, self.guard.release())
+        run(self.guard.release())
     }
 
     /// See [`crate::Guard::detach`].
@@ -301,7 +233,13 @@ impl Guard {
     /// # Errors
     /// As there.
     pub fn detach(self) -> Result<Handle> {
-        run(&self.runtime, self.guard.detach())
+        run(self.guard.detach())
+    }
+}
+
+impl From<crate::Guard> for Guard {
+    fn from(guard: crate::Guard) -> Self {
+        Self { guard }
     }
 }
 
@@ -310,17 +248,17 @@ impl Guard {
 #[must_use = "a lock set holds nothing until it is acquired"]
 pub struct LockSet {
     set: crate::LockSet,
-    options: Options,
-    runtime: Runtime,
 }
 
 impl LockSet {
-    chained_options!();
+    chained_options!(set.options);
 
-    fn chosen(&self) -> crate::LockSet {
-        let mut set = self.set.clone();
-        set.options = self.options.clone();
-        set
+    /// See [`crate::LockSet::checked`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn checked(self) -> Result<Self> {
+        self.set.checked().map(|set| Self { set })
     }
 
     /// See [`crate::LockSet::acquire`].
@@ -328,8 +266,7 @@ impl LockSet {
     /// # Errors
     /// As there.
     pub fn acquire(&self) -> Result<GuardSet> {
-        let runtime = self.runtime.clone();
-        run(&self.runtime, self.chosen().acquire()).map(|guards| GuardSet { guards, runtime })
+        run(self.set.acquire()).map(|guards| GuardSet { guards })
     }
 
     /// See [`crate::LockSet::try_acquire`].
@@ -337,9 +274,7 @@ impl LockSet {
     /// # Errors
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<GuardSet>> {
-        let runtime = self.runtime.clone();
-        let guards = run(&self.runtime, self.chosen().try_acquire())?;
-        Ok(guards.map(|guards| GuardSet { guards, runtime }))
+        Ok(run(self.set.try_acquire())?.map(|guards| GuardSet { guards }))
     }
 }
 
@@ -348,36 +283,15 @@ impl LockSet {
 #[must_use = "dropping the guards releases the locks"]
 pub struct GuardSet {
     guards: crate::GuardSet,
-    runtime: Runtime,
 }
 
 impl GuardSet {
-    /// The fencing token of each name, in the order of the names.
-    pub fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)> {
-        self.guards.tokens()
-    }
-
-    /// The fencing token of one name; `None` if it is not in the set.
-    pub fn token(&self, name: &str) -> Option<FencingToken> {
-        self.guards.token(name)
-    }
-
-    /// See [`crate::GuardSet::valid_for`].
-    pub fn valid_for(&self) -> Option<Duration> {
-        self.guards.valid_for()
-    }
-
-    /// See [`crate::GuardSet::state`].
-    pub fn state(&self) -> State {
-        self.guards.state()
-    }
-
-    /// See [`crate::GuardSet::check`].
-    ///
-    /// # Errors
-    /// [`Error::Lost`] for the first lock that is not held any more.
-    pub fn check(&self) -> Result<()> {
-        self.guards.check()
+    same_as! { crate::GuardSet, guards:
+        fn tokens() -> impl Iterator<Item = (&Name, FencingToken)>;
+        fn token(name: &str) -> Option<FencingToken>;
+        fn valid_for() -> Option<Duration>;
+        fn state() -> State;
+        fn check() -> Result<()>;
     }
 
     /// See [`crate::GuardSet::release`].
@@ -385,6 +299,6 @@ impl GuardSet {
     /// # Errors
     /// As there.
     pub fn release(self) -> Result<()> {
-        run(&self.runtime, self.guards.release())
+        run(self.guards.release())
     }
 }

@@ -41,6 +41,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// What an error of one node means for the whole.
+    #[allow(dead_code)] // for some stores
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Config { message } | Error::Invalid { message } => Self::Refused { why: message.clone() },

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Guard, Handle, Locks, Loss, State};
 use fencepost_testkit::Folder;
 
@@ -304,7 +305,7 @@ async fn a_detached_lock_that_is_force_released_now_is_free_and_its_owner_learns
     let revoked =
         operator.force_release("job", fencepost::ForceRelease::now("stuck")).await.unwrap().unwrap();
     assert!(revoked.freed && revoked.token > handle.token());
-    let stuck = || Loss::ForceReleased { reason: "stuck".to_owned() };
+    let stuck = || Loss::force_released("stuck");
     assert_eq!(attached.lost().await, stuck());
     assert!(matches!(attached.release().await, Err(Error::Lost { why, .. }) if why == stuck()));
     assert!(matches!(locks.attach(&handle).await, Err(Error::Lost { why: Loss::Taken, .. })));
@@ -322,7 +323,7 @@ async fn a_holder_is_told_that_it_shall_let_go_and_why() {
     assert_eq!(revoked.holder.owner, Some(guard.owner()));
     assert!(!revoked.freed && revoked.token > guard.token());
     assert_eq!(operator.show("job").await.unwrap().unwrap().revoked.as_deref(), Some("maintenance"));
-    assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "maintenance".to_owned() });
+    assert_eq!(guard.lost().await, Loss::force_released("maintenance"));
     assert!(operator.lock("job").try_acquire().await.unwrap().is_none(), "held until it lets go");
     drop(guard);
     assert!(held(&operator, "job").await.token() > revoked.token);
@@ -342,10 +343,10 @@ async fn a_lock_that_is_taken_by_force_is_free_at_once_for_those_who_wait_too() 
     assert!(revoked.freed && revoked.token > guard.token());
     let next = waiting.await.unwrap();
     assert!(next.token() > revoked.token);
-    assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "it hangs".to_owned() });
+    assert_eq!(guard.lost().await, Loss::force_released("it hangs"));
     // What the victim does from here on touches nobody.
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
-    assert!(matches!(next.state(), State::Held { left: None }));
+    assert!(matches!(next.state(), State::Held { left: None, .. }));
     assert_eq!(next.extend().await.unwrap(), None);
     assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
 }

@@ -13,7 +13,7 @@ on_every_store!(
 );
 
 fn reason() -> Loss {
-    Loss::ForceReleased { reason: "host is being drained".to_owned() }
+    Loss::force_released("host is being drained")
 }
 
 async fn the_victim_learns_the_reason(stage: Stage) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::memory::{Call, ManualClock, Store};
 use fencepost::{Error, Guard, Locks, Loss, Risk, State};
 use fencepost_testkit::Proxy;

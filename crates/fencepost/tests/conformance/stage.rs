@@ -94,7 +94,7 @@ impl Stage {
     pub(crate) fn redlock() -> Self {
         let fleet = redis::Fleet::start(3);
         let url = fleet.url_with(REDLOCK);
-        let init = std::thread::spawn(move || blocking::Locks::init(&url, false));
+        let init = std::thread::spawn(move || blocking::Locks::init(&url));
         assert_eq!(init.join().unwrap().unwrap().len(), 3);
         Self::Redlock(Box::new(fleet))
     }

@@ -1,5 +1,6 @@
 //! Promise 2: validity starts when the request was sent; an answer that did not come grants nothing.
 
+use fencepost::SupervisorExt as _;
 use fencepost::memory::{Call, ManualClock, Store};
 use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;

@@ -61,7 +61,7 @@ impl Backend for Silent {
 
     async fn write_once(&self, resource: &Name, token: FencingToken, value: &[u8]) -> Result<()> {
         self.0.resource(resource.as_str()).write_once(token, value).await?;
-        Err(Error::Uncertain { resource: resource.clone(), source: "no answer".into() })
+        Err(Error::uncertain(resource, "no answer"))
     }
 }
 
