@@ -31,29 +31,57 @@ pub(crate) fn run<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>)
     runtime()?.block_on(future)
 }
 
-/// Writes methods of a blocking twin that only pass on: those that `wait` run a future to its end.
+/// Writes the methods of a blocking twin, which are called as those of the twin. `wait fn` runs a future to
+/// its end; what comes out of it becomes the blocking type.
 macro_rules! same_as {
-    ($twin:path, $field:ident: $($rest:tt)+) => { $crate::blocking::same_as! { @ $twin, $field: $($rest)+ } };
-    (@ $twin:path, $field:ident:) => {};
-    (@ $twin:path, $field:ident: wait fn $name:ident($($arg:ident: $of:ty),*) -> $out:ty; $($rest:tt)*) => {
+    ($twin:path, $inner:ident:) => {};
+    ($twin:path, $inner:ident:
+        wait fn $name:ident(&$this:ident $(, $arg:ident: $of:ty)*) -> $out:ty; $($rest:tt)*
+    ) => {
         #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
         ///
         /// # Errors
         /// As there.
-        pub fn $name(&self $(, $arg: $of)*) -> $out {
-            $crate::blocking::run(self.$field.$name($($arg),*))
+        pub fn $name(&$this $(, $arg: $of)*) -> $out {
+            $crate::blocking::run($this.$inner.$name($($arg),*)).map(From::from)
         }
-        $crate::blocking::same_as! { @ $twin, $field: $($rest)* }
+        $crate::blocking::same_as! { $twin, $inner: $($rest)* }
     };
-    (@ $twin:path, $field:ident: fn $name:ident($($arg:ident: $of:ty),*) -> $out:ty; $($rest:tt)*) => {
+    ($twin:path, $inner:ident:
+        wait fn $name:ident($this:ident) -> $out:ty; $($rest:tt)*
+    ) => {
         #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
-        pub fn $name(&self $(, $arg: $of)*) -> $out {
-            self.$field.$name($($arg),*)
+        ///
+        /// # Errors
+        /// As there.
+        pub fn $name($this) -> $out {
+            $crate::blocking::run($this.$inner.$name()).map(From::from)
         }
-        $crate::blocking::same_as! { @ $twin, $field: $($rest)* }
+        $crate::blocking::same_as! { $twin, $inner: $($rest)* }
+    };
+    ($twin:path, $inner:ident:
+        fn $name:ident(&$this:ident $(, $arg:ident: $of:ty)*) -> $out:ty; $($rest:tt)*
+    ) => {
+        #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
+        pub fn $name(&$this $(, $arg: $of)*) -> $out {
+            $this.$inner.$name($($arg),*)
+        }
+        $crate::blocking::same_as! { $twin, $inner: $($rest)* }
     };
 }
 pub(crate) use same_as;
+
+/// Wraps what the async interface returns.
+macro_rules! from_twin {
+    ($($blocking:ident { $inner:ident }),+) => {
+        $(impl From<crate::$blocking> for $blocking {
+            fn from($inner: crate::$blocking) -> Self {
+                Self { $inner }
+            }
+        })+
+    };
+}
+from_twin!(Locks { locks }, Guard { guard }, GuardSet { guards });
 
 /// The locks of one store. See [`crate::Locks`].
 #[derive(Clone, Debug)]
@@ -96,24 +124,17 @@ impl Locks {
         LockSet { set: self.locks.all(names) }
     }
 
-    /// See [`crate::Locks::attach`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn attach(&self, handle: &Handle) -> Result<Guard> {
-        run(self.locks.attach(handle)).map(Guard::from)
-    }
-
     same_as! { crate::Locks, locks:
-        wait fn extend(handle: &Handle, ttl: Duration) -> Result<()>;
-        wait fn release(handle: &Handle) -> Result<()>;
-        wait fn list(prefix: &str) -> Result<Listing>;
-        wait fn show(name: &str) -> Result<Option<Holder>>;
-        wait fn force_release(name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>>;
-        wait fn check() -> Result<()>;
-        fn default_ttl() -> Duration;
-        fn capabilities() -> Capabilities;
-        fn stats() -> Stats;
+        wait fn attach(&self, handle: &Handle) -> Result<Guard>;
+        wait fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()>;
+        wait fn release(&self, handle: &Handle) -> Result<()>;
+        wait fn list(&self, prefix: &str) -> Result<Listing>;
+        wait fn show(&self, name: &str) -> Result<Option<Holder>>;
+        wait fn force_release(&self, name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>>;
+        wait fn check(&self) -> Result<()>;
+        fn default_ttl(&self) -> Duration;
+        fn capabilities(&self) -> Capabilities;
+        fn stats(&self) -> Stats;
     }
 
     /// See [`crate::Locks::close`].
@@ -125,12 +146,6 @@ impl Locks {
             self.locks.close().await;
             Ok(())
         })
-    }
-}
-
-impl From<crate::Locks> for Locks {
-    fn from(locks: crate::Locks) -> Self {
-        Self { locks }
     }
 }
 
@@ -152,12 +167,9 @@ impl Lock {
         self.lock.checked().map(|lock| Self { lock })
     }
 
-    /// See [`crate::Lock::acquire`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn acquire(&self) -> Result<Guard> {
-        run(self.lock.acquire()).map(Guard::from)
+    same_as! { crate::Lock, lock:
+        wait fn acquire(&self) -> Result<Guard>;
+        wait fn attach(&self, handle: &Handle) -> Result<Guard>;
     }
 
     /// See [`crate::Lock::try_acquire`].
@@ -166,14 +178,6 @@ impl Lock {
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<Guard>> {
         Ok(run(self.lock.try_acquire())?.map(Guard::from))
-    }
-
-    /// See [`crate::Lock::attach`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn attach(&self, handle: &Handle) -> Result<Guard> {
-        run(self.lock.attach(handle)).map(Guard::from)
     }
 
     /// Acquires, runs `work`, releases. A closure cannot be stopped from outside: let long work ask
@@ -201,15 +205,17 @@ pub struct Guard {
 
 impl Guard {
     same_as! { crate::Guard, guard:
-        fn name() -> &Name;
-        fn token() -> FencingToken;
-        fn owner() -> Owner;
-        fn watch() -> Watch;
-        fn valid_for() -> Option<Duration>;
-        fn state() -> State;
-        fn check() -> Result<()>;
-        wait fn extend() -> Result<Option<Duration>>;
-        wait fn extend_to(ttl: Duration) -> Result<Option<Duration>>;
+        fn name(&self) -> &Name;
+        fn token(&self) -> FencingToken;
+        fn owner(&self) -> Owner;
+        fn watch(&self) -> Watch;
+        fn valid_for(&self) -> Option<Duration>;
+        fn state(&self) -> State;
+        fn check(&self) -> Result<()>;
+        wait fn extend(&self) -> Result<Option<Duration>>;
+        wait fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>>;
+        wait fn release(self) -> Result<()>;
+        wait fn detach(self) -> Result<Handle>;
     }
 
     /// Waits until the lock is lost and says why.
@@ -218,28 +224,6 @@ impl Guard {
     /// [`Error::Invalid`] inside an async runtime.
     pub fn lost(&self) -> Result<Loss> {
         run(async { Ok(self.guard.lost().await) })
-    }
-
-    /// See [`crate::Guard::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(self) -> Result<()> {
-        run(self.guard.release())
-    }
-
-    /// See [`crate::Guard::detach`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn detach(self) -> Result<Handle> {
-        run(self.guard.detach())
-    }
-}
-
-impl From<crate::Guard> for Guard {
-    fn from(guard: crate::Guard) -> Self {
-        Self { guard }
     }
 }
 
@@ -261,12 +245,8 @@ impl LockSet {
         self.set.checked().map(|set| Self { set })
     }
 
-    /// See [`crate::LockSet::acquire`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn acquire(&self) -> Result<GuardSet> {
-        run(self.set.acquire()).map(|guards| GuardSet { guards })
+    same_as! { crate::LockSet, set:
+        wait fn acquire(&self) -> Result<GuardSet>;
     }
 
     /// See [`crate::LockSet::try_acquire`].
@@ -287,18 +267,11 @@ pub struct GuardSet {
 
 impl GuardSet {
     same_as! { crate::GuardSet, guards:
-        fn tokens() -> impl Iterator<Item = (&Name, FencingToken)>;
-        fn token(name: &str) -> Option<FencingToken>;
-        fn valid_for() -> Option<Duration>;
-        fn state() -> State;
-        fn check() -> Result<()>;
-    }
-
-    /// See [`crate::GuardSet::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(self) -> Result<()> {
-        run(self.guards.release())
+        fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)>;
+        fn token(&self, name: &str) -> Option<FencingToken>;
+        fn valid_for(&self) -> Option<Duration>;
+        fn state(&self) -> State;
+        fn check(&self) -> Result<()>;
+        wait fn release(self) -> Result<()>;
     }
 }

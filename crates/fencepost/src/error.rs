@@ -63,8 +63,8 @@ pub enum Error {
         /// What the attempt ran into.
         source: Source,
     },
-    /// A request was sent and its answer never came. For a release: the lock ends by itself when its ttl does,
-    /// and the release is still being tried in the background.
+    /// A request was sent and its answer never came. For a release: the lock ends by itself when its ttl
+    /// does, and the release is still being tried in the background.
     #[non_exhaustive]
     Uncertain {
         /// The lock.
@@ -202,8 +202,8 @@ impl Error {
         }
     }
 
-    /// The same error once more, for each of several that a single request was made for. The source is kept as
-    /// text, but for what [`nodes`](Self::nodes) needs.
+    /// The same error once more, for each of several that a single request was made for. The source is kept
+    /// as text, but for what [`nodes`](Self::nodes) needs.
     #[allow(dead_code)] // for some stores
     pub(crate) fn copy(&self) -> Self {
         let copied = |source: &Source| match source.downcast_ref::<NoMajority>() {
@@ -215,20 +215,14 @@ impl Error {
             Self::Timeout { name, waited, holder } => {
                 Self::Timeout { name: name.clone(), waited: *waited, holder: holder.clone() }
             }
-            Self::Lost { name, why } => Self::Lost { name: name.clone(), why: why.clone() },
+            Self::Lost { name, why } => Self::lost(name, why.clone()),
             Self::Changed { name, holder } => Self::Changed { name: name.clone(), holder: holder.clone() },
-            Self::Unavailable { store, source } => {
-                Self::Unavailable { store: store.clone(), source: copied(source) }
-            }
-            Self::Uncertain { name, source } => {
-                Self::Uncertain { name: name.clone(), source: copied(source) }
-            }
-            Self::Unsupported { what, instead } => {
-                Self::Unsupported { what: what.clone(), instead: instead.clone() }
-            }
-            Self::Invalid { message } => Self::Invalid { message: message.clone() },
-            Self::Config { message } => Self::Config { message: message.clone() },
-            Self::Backend { store, source } => Self::Backend { store: store.clone(), source: copied(source) },
+            Self::Unavailable { store, source } => Self::unavailable(store, copied(source)),
+            Self::Uncertain { name, source } => Self::uncertain(name, copied(source)),
+            Self::Unsupported { what, instead } => Self::unsupported(what, instead),
+            Self::Invalid { message } => Self::invalid(message),
+            Self::Config { message } => Self::config(message),
+            Self::Backend { store, source } => Self::backend(store, copied(source)),
         }
     }
 
@@ -250,7 +244,8 @@ impl Error {
         }
     }
 
-    /// Who holds the lock, for [`Busy`](Self::Busy), [`Timeout`](Self::Timeout) and [`Changed`](Self::Changed).
+    /// Who holds the lock, for [`Busy`](Self::Busy), [`Timeout`](Self::Timeout) and
+    /// [`Changed`](Self::Changed).
     pub fn holder(&self) -> Option<&Holder> {
         match self {
             Self::Busy { holder, .. } | Self::Timeout { holder, .. } | Self::Changed { holder, .. } => {

@@ -122,8 +122,8 @@ impl Guard {
         }
     }
 
-    /// Waits until the state is of another kind than now (held, at risk, lost) and returns it. Returns at once
-    /// if the lock is lost.
+    /// Waits until the state is of another kind than now (held, at risk, lost) and returns it. Returns at
+    /// once if the lock is lost.
     pub async fn changed(&self) -> State {
         let before = self.state();
         if before.is_lost() {
@@ -161,7 +161,8 @@ impl Guard {
     pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
         check_ttl(ttl)?;
         self.own()?;
-        // On the keeper's runtime: on the caller's it could stand still, and keep this lock's renewals waiting.
+        // On the keeper's runtime: on the caller's it could stand still, and keep this lock's renewals
+        // waiting.
         let (held, locks) = (self.held.clone(), self.locks.clone());
         let extended = self.locks.keeper().carry_out(async move {
             let left = held.extend(ttl).await;

@@ -1,4 +1,5 @@
-//! A held lock as text, so that another process can go on with it. Carries name, secret and token, never a URL.
+//! A held lock as text, so that another process can go on with it. Carries name, secret and token, never a
+//! URL.
 
 use std::fmt;
 use std::str::FromStr;

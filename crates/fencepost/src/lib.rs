@@ -12,7 +12,8 @@
 //! # async fn example() -> fencepost::Result<()> {
 //! # async fn write(_: u64) {}
 //! let locks = Locks::connect("redis://127.0.0.1:6379").await?;
-//! let guard = locks.lock("order:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).acquire().await?;
+//! let lock = locks.lock("order:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(5));
+//! let guard = lock.acquire().await?;
 //! write(guard.token().get()).await;           // the resource refuses a smaller token
 //! guard.release().await?;
 //! # Ok(()) }
@@ -25,12 +26,12 @@
 //! Start at [`Locks::connect`]. Code without an async runtime uses [`blocking`].
 //!
 //! # Testing
-//! [`memory`] is for tests of your own code: a store inside the process, with a clock that moves when the test
-//! says so, and with faults on demand. The URL `memory:` is the same without either.
+//! [`memory`] is for tests of your own code: a store inside the process, with a clock that moves when the
+//! test says so, and with faults on demand. The URL `memory:` is the same without either.
 //!
 //! # Features
-//! `file` and `redis` are on by default; `redlock`, `postgres`, `etcd` and `zookeeper` add a store each. `tls`
-//! adds TLS to the stores that are there, `http` a layer for HTTP services to [`fence`].
+//! `file` and `redis` are on by default; `redlock`, `postgres`, `etcd` and `zookeeper` add a store each.
+//! `tls` adds TLS to the stores that are there, `http` a layer for HTTP services to [`fence`].
 //! `unstable-backend` opens the interface of stores and resources, which may still change before 1.0.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

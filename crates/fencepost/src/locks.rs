@@ -51,7 +51,7 @@ impl Locks {
     /// | `file:` or `file:///var/lock/app` | files on this machine |
     /// | `memory:` | this process, for tests |
     /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `redis+unix:///path` | one Redis |
-    /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,rediss://b,…` | several independent Redis |
+    /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,…` | several Redis |
     /// | `zookeeper://[user:password@]a[:port],b,c[/chroot]` | a ZooKeeper ensemble |
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |

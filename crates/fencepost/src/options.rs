@@ -46,7 +46,8 @@ impl Options {
         Ok(())
     }
 
-    /// How often to renew: as told, or a third of the ttl, a little less at random so that many guards spread.
+    /// How often to renew: as told, or a third of the ttl, a little less at random so that many guards
+    /// spread.
     pub(crate) fn cadence(&self, clock: &Clock) -> Duration {
         match self.renew_every {
             Some(every) => every,
@@ -82,7 +83,8 @@ macro_rules! chained_options {
     ($($options:ident).+) => {
         /// How long the lease lasts without renewal. Default: the store's `ttl` parameter, else 30 s.
         ///
-        /// Shorter: a crashed holder is replaced sooner. Longer: the lock outlives longer outages of the store.
+        /// Shorter: a crashed holder is replaced sooner. Longer: the lock outlives longer outages of the
+        /// store.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
             self.$($options).+.ttl = ttl;
             self

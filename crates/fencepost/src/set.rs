@@ -45,7 +45,7 @@ impl LockSet {
         let mut set = GuardSet { guards: Vec::with_capacity(names.len()) };
         let acquired = async {
             for name in names {
-                let lock = Lock::new(self.locks.clone(), String::from(&name), self.options.clone());
+                let lock = Lock::new(self.locks.clone(), name.to_string(), self.options.clone());
                 set.guards.push(lock.acquire_since(&name, started).await?);
             }
             // The first ones were renewed while we waited for the last; make sure.

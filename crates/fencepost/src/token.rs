@@ -1,4 +1,5 @@
-//! The fencing token: a number that grows with every grant of a name and that the protected resource compares.
+//! The fencing token: a number that grows with every grant of a name and that the protected resource
+//! compares.
 
 use std::fmt;
 use std::str::FromStr;

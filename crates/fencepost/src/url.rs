@@ -44,12 +44,13 @@ pub(crate) struct Host {
 const NO_SCHEME: &str =
     "it has no scheme; write for example `file:`, `file:///var/lock/app` or `redis://localhost`";
 const ESCAPE: &str = "it has a broken percent escape";
-const AT: &str = "it has an `@` behind the host; write `/`, `?`, `#` and `@` in a password as %2F, %3F, %23 and \
-                  %40";
-const HOST: &str = "a host is not of the form host or host:port; write `/`, `?`, `#` and `@` in a password as \
-                    %2F, %3F, %23 and %40";
-const NODES: &str = "its nodes are not of the form `[redis://|rediss://][user:password@]host[:port]`, separated \
-                     by commas; write `/`, `?`, `#`, `,` and `@` in a password as %2F, %3F, %23, %2C and %40";
+const AT: &str =
+    "it has an `@` behind the host; write `/`, `?`, `#` and `@` in a password as %2F, %3F, %23 and %40";
+const HOST: &str = "a host is not of the form host or host:port; write `/`, `?`, `#` and `@` in a password \
+                    as %2F, %3F, %23 and %40";
+const NODES: &str = "its nodes are not of the form `[redis://|rediss://][user:password@]host[:port]`, \
+                     separated by commas; write `/`, `?`, `#`, `,` and `@` in a password as %2F, %3F, %23, \
+                     %2C and %40";
 
 /// Errors quote at most the scheme: the rest may hold a password.
 fn broken(what: &str) -> Error {

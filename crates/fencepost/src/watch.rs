@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::runtime::lease_state::LeaseState;
 use crate::{Loss, Name, State};
 
-/// A look at a lock that a [`Guard`](crate::Guard) holds, made by [`Guard::watch`](crate::Guard::watch): for a
-/// task that must know of its loss while another one works under the guard. Keeps nothing held. Cheap to
+/// A look at a lock that a [`Guard`](crate::Guard) holds, made by [`Guard::watch`](crate::Guard::watch): for
+/// a task that must know of its loss while another one works under the guard. Keeps nothing held. Cheap to
 /// clone.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<LeaseState>);

@@ -48,16 +48,9 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// See [`super::Resource::activate`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn activate(&self, token: FencingToken) -> Result<Active> {
-        run(self.resource.activate(token)).map(|active| Active { active })
-    }
-
     same_as! { super::Resource, resource:
-        wait fn write_once(token: FencingToken, value: impl AsRef<[u8]>) -> Result<()>;
+        wait fn activate(&self, token: FencingToken) -> Result<Active>;
+        wait fn write_once(&self, token: FencingToken, value: impl AsRef<[u8]>) -> Result<()>;
     }
 }
 
@@ -69,9 +62,15 @@ pub struct Active {
 
 impl Active {
     same_as! { super::Active, active:
-        wait fn read() -> Result<Option<Vec<u8>>>;
-        wait fn write(value: impl AsRef<[u8]>) -> Result<()>;
-        fn name() -> &Name;
-        fn token() -> FencingToken;
+        wait fn read(&self) -> Result<Option<Vec<u8>>>;
+        wait fn write(&self, value: impl AsRef<[u8]>) -> Result<()>;
+        fn name(&self) -> &Name;
+        fn token(&self) -> FencingToken;
+    }
+}
+
+impl From<super::Active> for Active {
+    fn from(active: super::Active) -> Self {
+        Self { active }
     }
 }

@@ -13,8 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[error(
-    "token {presented} is refused at resource `{}`, which has seen {highest}; the lock was lost, or this token \
-     has had its one effect: stop, and take the lock again",
+    "token {presented} is refused at resource `{}`, which has seen {highest}; the lock was lost, or this \
+     token has had its one effect: stop, and take the lock again",
     printable(resource)
 )]
 pub struct StaleToken {
@@ -83,8 +83,8 @@ impl fmt::Display for Error {
             Self::Stale(refusal) => refusal.fmt(f),
             Self::Uncertain { resource, source } => write!(
                 f,
-                "whether the write to resource `{}` took effect is unknown: {source}; take the lock again and \
-                 activate its token, which keeps a late write out, then read",
+                "whether the write to resource `{}` took effect is unknown: {source}; take the lock again \
+                 and activate its token, which keeps a late write out, then read",
                 printable(resource.as_str())
             ),
             Self::Failed(error) => error.fmt(f),

@@ -93,8 +93,8 @@ impl LeaseState {
         let cap = options.max_hold.map(|hold| acquired.plus(hold));
         let lease = Lease::new(grant.sent, request.ttl, grant.term, cap);
         let renew_every = options.renew.then(|| options.cadence(&clock));
-        // A push grants a short term at first, which is made up to the ttl even where nothing else is renewed.
-        // A moment later is early enough, and lets the holder begin, or even end, its work first.
+        // A push grants a short term at first, which is made up to the ttl even where nothing else is
+        // renewed. A moment later is early enough, and lets the holder begin, or even end, its work first.
         let is_short = grant.term.is_some_and(|term| term < request.ttl);
         let renew_at = match renew_every {
             _ if is_short => Some(acquired.plus(FIRST_RENEWAL)),

@@ -1,4 +1,5 @@
-//! The HTTP layer when something ends before its time: clients that hang up, handlers that panic, answers that do not come.
+//! The HTTP layer when something ends before its time: clients that hang up, handlers that panic, answers
+//! that do not come.
 
 use async_trait::async_trait;
 use fencepost::fence::http::refusal;

@@ -1,4 +1,5 @@
-//! Ways past the trigger that are shut, those that `docs/fence.md` lists as open, and rows that it must not damage.
+//! Ways past the trigger that are shut, those that `docs/fence.md` lists as open, and rows that it must not
+//! damage.
 
 use fencepost::fence::{StaleToken, postgres::stale_token};
 
