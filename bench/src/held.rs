@@ -46,6 +46,6 @@ pub(crate) fn run(_: usize) {
     }
     let fleet = Fleet::start(5);
     let url = fleet.url();
-    runtime().block_on(Locks::init(&url, false)).expect("a new deployment");
+    runtime().block_on(Locks::init(&url)).expect("a new deployment");
     measure("redlock", &url, &fleet.iter().collect::<Vec<_>>(), 10_000);
 }

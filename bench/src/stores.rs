@@ -22,7 +22,7 @@ pub(crate) fn run(rounds: usize) {
     measure("file", &format!("file://{}", folder.path().join("locks").display()));
     measure("Redis", &redis::Server::start().url());
     let fleet = redis::Fleet::start(5);
-    runtime().block_on(Locks::init(&fleet.url(), false)).expect("a new deployment");
+    runtime().block_on(Locks::init(&fleet.url())).expect("a new deployment");
     measure("Redlock, five nodes", &fleet.url());
     drop(fleet);
     let server = postgres::Server::config().fsync().start();

@@ -120,7 +120,7 @@ fn redis(rounds: usize) {
 pub(crate) fn fleet() -> (redis_kit::Fleet, String, Vec<String>) {
     let fleet = redis_kit::Fleet::start(5);
     let url = fleet.url();
-    runtime().block_on(Locks::init(&url, false)).expect("a new deployment");
+    runtime().block_on(Locks::init(&url)).expect("a new deployment");
     let urls = fleet.iter().map(redis_kit::Server::url).collect();
     (fleet, url, urls)
 }

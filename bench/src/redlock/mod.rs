@@ -38,7 +38,7 @@ impl Deployment {
         let (fleet, runtime) = (Fleet::start(NODES), runtime());
         let url = url(&fleet);
         let locks = runtime.block_on(async {
-            Locks::init(&url, false).await.expect("a new deployment");
+            Locks::init(&url).await.expect("a new deployment");
             Locks::connect(&url).await.expect("a store")
         });
         Self { fleet, runtime, url, locks }

@@ -23,7 +23,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
 
 /// The exception for a wrong argument.
 pub(crate) fn invalid(message: &str) -> PyErr {
-    Python::attach(|py| raise(py, &Error::Invalid { message: message.to_owned() }))
+    Python::attach(|py| raise(py, &Error::invalid(message)))
 }
 
 /// The name of a cause, as `fencepost.Loss` spells it, and the reason that an operator gave.
@@ -31,7 +31,7 @@ pub(crate) fn cause(why: &Loss) -> (&'static str, Option<&str>) {
     match why {
         Loss::Expired => ("expired", None),
         Loss::Taken => ("taken", None),
-        Loss::ForceReleased { reason } => ("force_released", Some(reason)),
+        Loss::ForceReleased { reason, .. } => ("force_released", Some(reason)),
         Loss::SessionEnded => ("session_ended", None),
         Loss::Unreachable => ("unreachable", None),
         Loss::Paused => ("paused", None),
@@ -46,25 +46,25 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let errors = module(py, &ERRORS, "fencepost._errors")?;
     let fields = PyDict::new(py);
     let kind = match error {
-        Error::Busy { name, holder: who } => {
+        Error::Busy { name, holder: who, .. } => {
             fields.set_item("name", name.as_str())?;
             fields.set_item("holder", holder(py, who.as_deref())?)?;
             "Busy"
         }
-        Error::Timeout { name, waited, holder: who } => {
+        Error::Timeout { name, waited, holder: who, .. } => {
             fields.set_item("name", name.as_str())?;
             fields.set_item("waited", waited.as_secs_f64())?;
             fields.set_item("holder", holder(py, who.as_deref())?)?;
             "LockTimeout"
         }
-        Error::Lost { name, why } => {
+        Error::Lost { name, why, .. } => {
             let (why, reason) = cause(why);
             fields.set_item("name", name.as_str())?;
             fields.set_item("why", why)?;
             fields.set_item("reason", reason)?;
             "LockLost"
         }
-        Error::Changed { name, holder: who } => {
+        Error::Changed { name, holder: who, .. } => {
             fields.set_item("name", name.as_str())?;
             fields.set_item("holder", holder(py, who.as_deref())?)?;
             "Changed"

@@ -107,9 +107,7 @@ impl Guard {
     }
 
     fn gone(&self) -> Error {
-        Error::Invalid {
-            message: format!("lock `{}` was released by this guard already; acquire it again", self.name),
-        }
+        Error::invalid(format!("lock `{}` was released by this guard already; acquire it again", self.name))
     }
 
     /// A call that takes the hold away for good, right now if nothing else uses it, so that giving the call up gives the
@@ -147,7 +145,7 @@ impl Guard {
     fn inherited(&self) -> Result<(), Error> {
         match self.watch.state() {
             Some(fencepost::State::Lost(why @ fencepost::Loss::Forked)) => {
-                Err(Error::Lost { name: self.watch.name().clone(), why })
+                Err(Error::lost(self.watch.name(), why))
             }
             _ => Ok(()),
         }
@@ -174,9 +172,7 @@ impl Guard {
     /// Raises unless the lock is held.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         match self.watch.state() {
-            Some(fencepost::State::Lost(why)) => {
-                Err(raise(py, &Error::Lost { name: self.watch.name().clone(), why }))
-            }
+            Some(fencepost::State::Lost(why)) => Err(raise(py, &Error::lost(self.watch.name(), why))),
             Some(_) => Ok(()),
             None => Err(raise(py, &self.gone())),
         }

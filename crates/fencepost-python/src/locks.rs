@@ -49,7 +49,13 @@ pub(crate) fn connect(url: String) -> Call {
 /// Declares a new deployment; what was done, line by line.
 #[pyfunction]
 pub(crate) fn init(url: String, reconfigure: bool) -> Call {
-    let job = async move { fencepost::Locks::init(&url, reconfigure).await };
+    let job = async move {
+        if reconfigure {
+            fencepost::Locks::reconfigure(&url).await
+        } else {
+            fencepost::Locks::init(&url).await
+        }
+    };
     Call::new(job, |py, done| Ok(done.into_pyobject(py)?.into_any().unbind()))
 }
 

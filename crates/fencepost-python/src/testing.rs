@@ -59,7 +59,7 @@ impl Store {
         let why = match why {
             "expired" => Loss::Expired,
             "taken" => Loss::Taken,
-            "force_released" => Loss::ForceReleased { reason },
+            "force_released" => Loss::force_released(reason),
             "session_ended" => Loss::SessionEnded,
             "unreachable" => Loss::Unreachable,
             "paused" => Loss::Paused,

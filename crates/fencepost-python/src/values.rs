@@ -28,8 +28,8 @@ pub(crate) type Kind = (&'static str, Option<f64>, Option<&'static str>, Option<
 
 pub(crate) fn state(state: Option<State>) -> Kind {
     match state {
-        Some(State::Held { left }) => ("held", left.map(|left| left.as_secs_f64()), None, None),
-        Some(State::AtRisk { left, why }) => {
+        Some(State::Held { left, .. }) => ("held", left.map(|left| left.as_secs_f64()), None, None),
+        Some(State::AtRisk { left, why, .. }) => {
             let name = match why {
                 fencepost::Risk::RenewalLate => "renewal_late",
                 fencepost::Risk::Unreachable => "unreachable",

@@ -14,7 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use crate::owner::Identity;
-use crate::runtime::clock::{Clock, Moment};
+pub use crate::runtime::clock::{Clock, Moment};
+pub use crate::runtime::fork::{PerProcess, generation};
 pub use crate::runtime::loss_signal::LossSignal;
 use crate::runtime::sync::lock;
 use crate::{FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, Source};
@@ -34,9 +35,31 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Describes a store.
-    pub fn new(store: String, leases: bool, detach: bool, fair: bool) -> Self {
+    pub(crate) fn new(store: String, leases: bool, detach: bool, fair: bool) -> Self {
         Self { store, leases, detach, fair }
+    }
+
+    /// Describes a store whose locks end with their process, cannot be detached, and are served in no order.
+    pub fn of(store: impl Into<String>) -> Self {
+        Self::new(store.into(), false, false, false)
+    }
+
+    /// Held locks are leases that end by themselves.
+    #[must_use]
+    pub fn leases(self) -> Self {
+        Self { leases: true, ..self }
+    }
+
+    /// Locks can be detached and attached again.
+    #[must_use]
+    pub fn detach(self) -> Self {
+        Self { detach: true, ..self }
+    }
+
+    /// Waiters are served in order.
+    #[must_use]
+    pub fn fair(self) -> Self {
+        Self { fair: true, ..self }
     }
 }
 
@@ -60,7 +83,7 @@ pub struct Request {
     /// Exclusive, for now: here so that shared locks and permits need no new interface.
     #[cfg_attr(not(feature = "unstable-backend"), allow(dead_code))]
     pub mode: Mode,
-    /// How long the lease shall last.
+    /// How long the lease must last.
     pub ttl: Duration,
     /// Free text shown to others.
     pub note: Arc<str>,
@@ -139,6 +162,7 @@ pub enum TryOutcome {
 
 /// A granted lock.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Grant {
     /// Who holds the lock: the request's identity, unless the store needed several attempts, each with one of
     /// its own.
@@ -156,11 +180,19 @@ pub struct Grant {
     pub hold: Arc<dyn Hold>,
 }
 
+impl Grant {
+    /// Grants what `request` asked for, by an answer to a message that was sent at `sent`.
+    pub fn new(request: &Request, token: FencingToken, sent: Moment, hold: Arc<dyn Hold>) -> Self {
+        Self { identity: request.identity, token, sent, term: Some(request.ttl), pushed: false, hold }
+    }
+}
+
 /// What a renewal came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Renewal {
     /// Renewed by a request sent at `sent`, for `term` (`None`: has no end).
+    #[non_exhaustive]
     Renewed {
         /// When the request was sent.
         sent: Moment,
@@ -169,6 +201,13 @@ pub enum Renewal {
     },
     /// The lock is gone.
     Lost(Loss),
+}
+
+impl Renewal {
+    /// Renewed by a request sent at `sent`, for `term` (`None`: has no end).
+    pub fn renewed(sent: Moment, term: Option<Duration>) -> Self {
+        Self::Renewed { sent, term }
+    }
 }
 
 /// How to take a lock away from its holder.
@@ -228,9 +267,18 @@ pub struct Revoked {
 }
 
 impl Revoked {
-    /// Describes a force-release.
-    pub fn new(holder: Holder, token: FencingToken, freed: bool) -> Self {
+    pub(crate) fn new(holder: Holder, token: FencingToken, freed: bool) -> Self {
         Self { holder, token, freed }
+    }
+
+    /// A lock that was asked back: it is free when its holder lets go or its lease ends.
+    pub fn asked(holder: Holder, token: FencingToken) -> Self {
+        Self::new(holder, token, false)
+    }
+
+    /// A lock that is free already.
+    pub fn freed(holder: Holder, token: FencingToken) -> Self {
+        Self::new(holder, token, true)
     }
 }
 
@@ -309,21 +357,10 @@ pub trait Hold: Any + Debug + Send + Sync + 'static {
 }
 
 /// The runtime on the keeper's thread, for stores and for bindings to other languages. Whatever runs there
-/// must never block: the renewals of all locks of this process wait behind it.
+/// must never block: the renewals of all locks of this process wait for it.
 ///
 /// # Errors
 /// [`Unavailable`](crate::Error::Unavailable) if the thread cannot be started.
-#[cfg(feature = "unstable-backend")]
 pub fn runtime() -> Result<tokio::runtime::Handle> {
-    Ok(crate::runtime::keeper::Keeper::of(&Clock::system())?.runtime().clone())
+    crate::runtime::keeper::runtime()
 }
-
-/// How many forks there were above this process since the library was first used. What was made in another
-/// generation belongs to the parent, which shares its sockets with us: leave it alone, and do not drop it.
-#[cfg(feature = "unstable-backend")]
-pub fn generation() -> u32 {
-    crate::runtime::fork::generation()
-}
-
-#[cfg(feature = "unstable-backend")]
-pub use crate::runtime::fork::PerProcess;

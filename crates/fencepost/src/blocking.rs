@@ -9,32 +9,79 @@
 //! # Ok::<(), fencepost::Error>(())
 //! ```
 //!
-//! Every call runs on the calling thread, with the keeper's runtime behind it. Called from inside an async runtime,
-//! where blocking would stall other tasks, they refuse; so they do on threads of `spawn_blocking`, which cannot be told
-//! apart. Use `std::thread::spawn` there.
+//! Every call runs on the calling thread, with the keeper's runtime behind it. Inside an async runtime, where
+//! blocking would stall other tasks, every call that waits is refused with [`Error::Invalid`]. So it is on
+//! threads of `spawn_blocking`, which cannot be told apart: use `std::thread::spawn` there.
 
 use std::time::Duration;
 
-use tokio::runtime::Handle as Runtime;
-
 use crate::backend::{Capabilities, ForceRelease, Revoked};
-use crate::options::{Options, chained_options};
-use crate::runtime::clock::Clock;
-use crate::runtime::keeper::Keeper;
-use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats};
+use crate::options::chained_options;
+use crate::runtime::keeper::runtime;
+use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats, Watch};
 
-pub(crate) fn run<T, E: From<Error>>(
-    runtime: &Runtime,
-    future: impl Future<Output = Result<T, E>>,
-) -> Result<T, E> {
-    if Runtime::try_current().is_ok() {
+/// Runs a future to its end on the calling thread.
+pub(crate) fn run<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    if tokio::runtime::Handle::try_current().is_ok() {
         return Err(E::from(Error::invalid(
-            "a blocking call inside an async runtime would stall it; use the async interface, or a thread of its own \
-             (`std::thread::spawn`)",
+            "a blocking call inside an async runtime would stall it; use the async interface, or a thread of \
+             its own (`std::thread::spawn`)",
         )));
     }
-    runtime.block_on(future)
+    runtime()?.block_on(future)
 }
+
+/// Writes the methods of a blocking twin, which are called as those of the twin. `wait fn` runs a future to
+/// its end; what comes out of it becomes the blocking type.
+macro_rules! same_as {
+    ($twin:path, $inner:ident:) => {};
+    ($twin:path, $inner:ident:
+        wait fn $name:ident(&$this:ident $(, $arg:ident: $of:ty)*) -> $out:ty; $($rest:tt)*
+    ) => {
+        #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// As there.
+        pub fn $name(&$this $(, $arg: $of)*) -> $out {
+            $crate::blocking::run($this.$inner.$name($($arg),*)).map(From::from)
+        }
+        $crate::blocking::same_as! { $twin, $inner: $($rest)* }
+    };
+    ($twin:path, $inner:ident:
+        wait fn $name:ident($this:ident) -> $out:ty; $($rest:tt)*
+    ) => {
+        #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// As there.
+        pub fn $name($this) -> $out {
+            $crate::blocking::run($this.$inner.$name()).map(From::from)
+        }
+        $crate::blocking::same_as! { $twin, $inner: $($rest)* }
+    };
+    ($twin:path, $inner:ident:
+        fn $name:ident(&$this:ident $(, $arg:ident: $of:ty)*) -> $out:ty; $($rest:tt)*
+    ) => {
+        #[doc = concat!("See [`", stringify!($twin), "::", stringify!($name), "`].")]
+        pub fn $name(&$this $(, $arg: $of)*) -> $out {
+            $this.$inner.$name($($arg),*)
+        }
+        $crate::blocking::same_as! { $twin, $inner: $($rest)* }
+    };
+}
+pub(crate) use same_as;
+
+/// Wraps what the async interface returns.
+macro_rules! from_twin {
+    ($($blocking:ident { $inner:ident }),+) => {
+        $(impl From<crate::$blocking> for $blocking {
+            fn from($inner: crate::$blocking) -> Self {
+                Self { $inner }
+            }
+        })+
+    };
+}
+from_twin!(Locks { locks }, Guard { guard }, GuardSet { guards });
 
 /// The locks of one store. See [`crate::Locks`].
 #[derive(Clone, Debug)]
@@ -48,88 +95,46 @@ impl Locks {
     /// # Errors
     /// As there.
     pub fn connect(url: &str) -> Result<Self> {
-        let keeper = Keeper::of(&Clock::system())?;
-        run(keeper.runtime(), crate::Locks::connect(url)).map(Self::from)
+        run(crate::Locks::connect(url)).map(Self::from)
     }
 
     /// See [`crate::Locks::init`].
     ///
     /// # Errors
     /// As there.
-    pub fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
-        let keeper = Keeper::of(&Clock::system())?;
-        run(keeper.runtime(), crate::Locks::init(url, reconfigure))
+    pub fn init(url: &str) -> Result<Vec<String>> {
+        run(crate::Locks::init(url))
+    }
+
+    /// See [`crate::Locks::reconfigure`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reconfigure(url: &str) -> Result<Vec<String>> {
+        run(crate::Locks::reconfigure(url))
     }
 
     /// See [`crate::Locks::lock`].
     pub fn lock(&self, name: impl Into<String>) -> Lock {
-        let lock = self.locks.lock(name);
-        Lock { options: lock.options.clone(), lock, runtime: self.runtime() }
+        Lock { lock: self.locks.lock(name) }
     }
 
     /// See [`crate::Locks::all`].
     pub fn all<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
-        let set = self.locks.all(names);
-        LockSet { options: set.options.clone(), set, runtime: self.runtime() }
+        LockSet { set: self.locks.all(names) }
     }
 
-    /// See [`crate::Locks::attach`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn attach(&self, handle: &Handle) -> Result<Guard> {
-        let runtime = self.runtime();
-        run(&runtime, self.locks.attach(handle)).map(|guard| Guard { guard, runtime })
-    }
-
-    /// See [`crate::Locks::extend`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()> {
-        run(&self.runtime(), self.locks.extend(handle, ttl))
-    }
-
-    /// See [`crate::Locks::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(&self, handle: &Handle) -> Result<()> {
-        run(&self.runtime(), self.locks.release(handle))
-    }
-
-    /// See [`crate::Locks::list`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn list(&self, prefix: &str) -> Result<Listing> {
-        run(&self.runtime(), self.locks.list(prefix))
-    }
-
-    /// See [`crate::Locks::show`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn show(&self, name: &str) -> Result<Option<Holder>> {
-        run(&self.runtime(), self.locks.show(name))
-    }
-
-    /// See [`crate::Locks::force_release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn force_release(&self, name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>> {
-        run(&self.runtime(), self.locks.force_release(name, how))
-    }
-
-    /// See [`crate::Locks::capabilities`].
-    pub fn capabilities(&self) -> Capabilities {
-        self.locks.capabilities()
-    }
-
-    /// See [`crate::Locks::stats`].
-    pub fn stats(&self) -> Stats {
-        self.locks.stats()
+    same_as! { crate::Locks, locks:
+        wait fn attach(&self, handle: &Handle) -> Result<Guard>;
+        wait fn extend(&self, handle: &Handle, ttl: Duration) -> Result<()>;
+        wait fn release(&self, handle: &Handle) -> Result<()>;
+        wait fn list(&self, prefix: &str) -> Result<Listing>;
+        wait fn show(&self, name: &str) -> Result<Option<Holder>>;
+        wait fn force_release(&self, name: &str, how: impl Into<ForceRelease>) -> Result<Option<Revoked>>;
+        wait fn check(&self) -> Result<()>;
+        fn default_ttl(&self) -> Duration;
+        fn capabilities(&self) -> Capabilities;
+        fn stats(&self) -> Stats;
     }
 
     /// See [`crate::Locks::close`].
@@ -137,20 +142,10 @@ impl Locks {
     /// # Errors
     /// [`Error::Invalid`] inside an async runtime.
     pub fn close(self) -> Result<()> {
-        run(&self.runtime(), async {
-            self.locks.clone().close().await;
+        run(async {
+            self.locks.close().await;
             Ok(())
         })
-    }
-
-    fn runtime(&self) -> Runtime {
-        self.locks.keeper().runtime().clone()
-    }
-}
-
-impl From<crate::Locks> for Locks {
-    fn from(locks: crate::Locks) -> Self {
-        Self { locks }
     }
 }
 
@@ -159,26 +154,22 @@ impl From<crate::Locks> for Locks {
 #[must_use = "a lock holds nothing until it is acquired"]
 pub struct Lock {
     lock: crate::Lock,
-    options: Options,
-    runtime: Runtime,
 }
 
 impl Lock {
-    chained_options!();
+    chained_options!(lock.options);
 
-    fn chosen(&self) -> crate::Lock {
-        let mut lock = self.lock.clone();
-        lock.options = self.options.clone();
-        lock
-    }
-
-    /// See [`crate::Lock::acquire`].
+    /// See [`crate::Lock::checked`].
     ///
     /// # Errors
     /// As there.
-    pub fn acquire(&self) -> Result<Guard> {
-        let runtime = self.runtime.clone();
-        run(&self.runtime, self.chosen().acquire()).map(|guard| Guard { guard, runtime })
+    pub fn checked(self) -> Result<Self> {
+        self.lock.checked().map(|lock| Self { lock })
+    }
+
+    same_as! { crate::Lock, lock:
+        wait fn acquire(&self) -> Result<Guard>;
+        wait fn attach(&self, handle: &Handle) -> Result<Guard>;
     }
 
     /// See [`crate::Lock::try_acquire`].
@@ -186,18 +177,7 @@ impl Lock {
     /// # Errors
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<Guard>> {
-        let runtime = self.runtime.clone();
-        let guard = run(&self.runtime, self.chosen().try_acquire())?;
-        Ok(guard.map(|guard| Guard { guard, runtime }))
-    }
-
-    /// See [`crate::Lock::attach`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn attach(&self, handle: &Handle) -> Result<Guard> {
-        let runtime = self.runtime.clone();
-        run(&self.runtime, self.chosen().attach(handle)).map(|guard| Guard { guard, runtime })
+        Ok(run(self.lock.try_acquire())?.map(Guard::from))
     }
 
     /// Acquires, runs `work`, releases. A closure cannot be stopped from outside: let long work ask
@@ -220,48 +200,22 @@ impl Lock {
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
-    guard: crate::Guard,
-    runtime: Runtime,
+    pub(crate) guard: crate::Guard,
 }
 
 impl Guard {
-    /// The lock's name.
-    pub fn name(&self) -> &Name {
-        self.guard.name()
-    }
-
-    /// The fencing token.
-    pub fn token(&self) -> FencingToken {
-        self.guard.token()
-    }
-
-    /// The identity of this acquisition.
-    pub fn owner(&self) -> Owner {
-        self.guard.owner()
-    }
-
-    /// See [`crate::Guard::etcd_compare`].
-    #[cfg(feature = "etcd")]
-    pub fn etcd_compare(&self) -> Option<crate::EtcdCompare> {
-        self.guard.etcd_compare()
-    }
-
-    /// See [`crate::Guard::valid_for`].
-    pub fn valid_for(&self) -> Option<Duration> {
-        self.guard.valid_for()
-    }
-
-    /// See [`crate::Guard::state`].
-    pub fn state(&self) -> State {
-        self.guard.state()
-    }
-
-    /// See [`crate::Guard::check`].
-    ///
-    /// # Errors
-    /// [`Error::Lost`] once the lock is not held any more.
-    pub fn check(&self) -> Result<()> {
-        self.guard.check()
+    same_as! { crate::Guard, guard:
+        fn name(&self) -> &Name;
+        fn token(&self) -> FencingToken;
+        fn owner(&self) -> Owner;
+        fn watch(&self) -> Watch;
+        fn valid_for(&self) -> Option<Duration>;
+        fn state(&self) -> State;
+        fn check(&self) -> Result<()>;
+        wait fn extend(&self) -> Result<Option<Duration>>;
+        wait fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>>;
+        wait fn release(self) -> Result<()>;
+        wait fn detach(self) -> Result<Handle>;
     }
 
     /// Waits until the lock is lost and says why.
@@ -269,39 +223,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Invalid`] inside an async runtime.
     pub fn lost(&self) -> Result<Loss> {
-        run(&self.runtime, async { Ok(self.guard.lost().await) })
-    }
-
-    /// See [`crate::Guard::extend`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn extend(&self) -> Result<Option<Duration>> {
-        run(&self.runtime, self.guard.extend())
-    }
-
-    /// See [`crate::Guard::extend_to`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
-        run(&self.runtime, self.guard.extend_to(ttl))
-    }
-
-    /// See [`crate::Guard::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(self) -> Result<()> {
-        run(&self.runtime, self.guard.release())
-    }
-
-    /// See [`crate::Guard::detach`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn detach(self) -> Result<Handle> {
-        run(&self.runtime, self.guard.detach())
+        run(async { Ok(self.guard.lost().await) })
     }
 }
 
@@ -310,26 +232,21 @@ impl Guard {
 #[must_use = "a lock set holds nothing until it is acquired"]
 pub struct LockSet {
     set: crate::LockSet,
-    options: Options,
-    runtime: Runtime,
 }
 
 impl LockSet {
-    chained_options!();
+    chained_options!(set.options);
 
-    fn chosen(&self) -> crate::LockSet {
-        let mut set = self.set.clone();
-        set.options = self.options.clone();
-        set
-    }
-
-    /// See [`crate::LockSet::acquire`].
+    /// See [`crate::LockSet::checked`].
     ///
     /// # Errors
     /// As there.
-    pub fn acquire(&self) -> Result<GuardSet> {
-        let runtime = self.runtime.clone();
-        run(&self.runtime, self.chosen().acquire()).map(|guards| GuardSet { guards, runtime })
+    pub fn checked(self) -> Result<Self> {
+        self.set.checked().map(|set| Self { set })
+    }
+
+    same_as! { crate::LockSet, set:
+        wait fn acquire(&self) -> Result<GuardSet>;
     }
 
     /// See [`crate::LockSet::try_acquire`].
@@ -337,9 +254,7 @@ impl LockSet {
     /// # Errors
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<GuardSet>> {
-        let runtime = self.runtime.clone();
-        let guards = run(&self.runtime, self.chosen().try_acquire())?;
-        Ok(guards.map(|guards| GuardSet { guards, runtime }))
+        Ok(run(self.set.try_acquire())?.map(|guards| GuardSet { guards }))
     }
 }
 
@@ -348,43 +263,15 @@ impl LockSet {
 #[must_use = "dropping the guards releases the locks"]
 pub struct GuardSet {
     guards: crate::GuardSet,
-    runtime: Runtime,
 }
 
 impl GuardSet {
-    /// The fencing token of each name, in the order of the names.
-    pub fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)> {
-        self.guards.tokens()
-    }
-
-    /// The fencing token of one name; `None` if it is not in the set.
-    pub fn token(&self, name: &str) -> Option<FencingToken> {
-        self.guards.token(name)
-    }
-
-    /// See [`crate::GuardSet::valid_for`].
-    pub fn valid_for(&self) -> Option<Duration> {
-        self.guards.valid_for()
-    }
-
-    /// See [`crate::GuardSet::state`].
-    pub fn state(&self) -> State {
-        self.guards.state()
-    }
-
-    /// See [`crate::GuardSet::check`].
-    ///
-    /// # Errors
-    /// [`Error::Lost`] for the first lock that is not held any more.
-    pub fn check(&self) -> Result<()> {
-        self.guards.check()
-    }
-
-    /// See [`crate::GuardSet::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(self) -> Result<()> {
-        run(&self.runtime, self.guards.release())
+    same_as! { crate::GuardSet, guards:
+        fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)>;
+        fn token(&self, name: &str) -> Option<FencingToken>;
+        fn valid_for(&self) -> Option<Duration>;
+        fn state(&self) -> State;
+        fn check(&self) -> Result<()>;
+        wait fn release(self) -> Result<()>;
     }
 }

@@ -14,23 +14,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// What went wrong. Messages name the lock and the next step and never contain a password.
-#[derive(Debug, thiserror::Error)]
+///
+/// The message has all that is known, with the words of its `source` field. So
+/// [`source()`](std::error::Error::source) goes on where the message ends: a report of the whole chain says
+/// nothing twice.
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// Somebody else has the lock and the caller did not want to wait.
-    #[error("lock `{}` is busy{}", printable(name.as_str()), holder_phrase(holder))]
+    #[non_exhaustive]
     Busy {
         /// The lock.
         name: Name,
         /// Who has it, if the store could tell.
         holder: Option<Box<Holder>>,
     },
-
     /// Somebody else kept the lock for as long as the caller was willing to wait.
-    #[error(
-        "lock `{}` was not free within {}{}",
-        printable(name.as_str()), format_duration(*waited), holder_phrase(holder)
-    )]
+    #[non_exhaustive]
     Timeout {
         /// The lock.
         name: Name,
@@ -39,69 +39,61 @@ pub enum Error {
         /// Who had it at the last look, if the store could tell.
         holder: Option<Box<Holder>>,
     },
-
     /// The lock was held and is not any more.
-    #[error("lock `{}` was lost: {why}", printable(name.as_str()))]
+    #[non_exhaustive]
     Lost {
         /// The lock.
         name: Name,
         /// Why.
         why: Loss,
     },
-
     /// Another holder than the one that was to lose the lock has it by now, and keeps it.
-    #[error("lock `{}` has changed hands; nothing was done{}", printable(name.as_str()), holder_phrase(holder))]
+    #[non_exhaustive]
     Changed {
         /// The lock.
         name: Name,
         /// Who has it, if the store could tell.
         holder: Option<Box<Holder>>,
     },
-
     /// The store did not answer, or could not be reached. Nothing was acquired.
-    #[error("store {} is out of reach: {}", printable(store), printable(&source.to_string()))]
+    #[non_exhaustive]
     Unavailable {
         /// The store, without its password.
         store: String,
         /// What the attempt ran into.
         source: Source,
     },
-
-    /// A request was sent and its answer never came. For a release: the lock ends by itself when its ttl does,
-    /// and the release is still being tried in the background.
-    #[error("outcome for lock `{}` is unknown: {}", printable(name.as_str()), printable(&source.to_string()))]
+    /// A request was sent and its answer never came. For a release: the lock ends by itself when its ttl
+    /// does, and the release is still being tried in the background.
+    #[non_exhaustive]
     Uncertain {
         /// The lock.
         name: Name,
         /// What came instead of the answer.
         source: Source,
     },
-
     /// This store cannot do that.
-    #[error("{} is not supported here; {}", printable(what), printable(instead))]
+    #[non_exhaustive]
     Unsupported {
         /// What was asked for.
         what: String,
         /// What to do instead.
         instead: String,
     },
-
     /// An argument is wrong. Nothing was done.
-    #[error("{}", printable(message))]
+    #[non_exhaustive]
     Invalid {
         /// What is wrong with it and what would be right.
         message: String,
     },
-
     /// The store is not fit for locks as it is configured, or refuses us.
-    #[error("{}", printable(message))]
+    #[non_exhaustive]
     Config {
         /// What is wrong and what to change.
         message: String,
     },
-
     /// The store answered with an error of its own, or with something we cannot read.
-    #[error("store {} answered with an error: {}", printable(store), printable(&source.to_string()))]
+    #[non_exhaustive]
     Backend {
         /// The store, without its password.
         store: String,
@@ -110,42 +102,109 @@ pub enum Error {
     },
 }
 
-fn holder_phrase(holder: &Option<Box<Holder>>) -> String {
-    holder.as_ref().map(|holder| format!("; held by {holder}")).unwrap_or_default()
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lock = |name: &Name| format!("lock `{}`", printable(name.as_str()));
+        let who = |holder: &Option<Box<Holder>>| {
+            holder.as_ref().map(|holder| format!("; held by {holder}")).unwrap_or_default()
+        };
+        let said = |source: &Source| printable(&source.to_string()).into_owned();
+        match self {
+            Self::Busy { name, holder } => write!(f, "{} is busy{}", lock(name), who(holder)),
+            Self::Timeout { name, waited, holder } => {
+                write!(f, "{} was not free within {}{}", lock(name), format_duration(*waited), who(holder))
+            }
+            Self::Lost { name, why } => write!(f, "{} was lost: {why}", lock(name)),
+            Self::Changed { name, holder } => {
+                write!(f, "{} has changed hands; nothing was done{}", lock(name), who(holder))
+            }
+            Self::Unavailable { store, source } => {
+                write!(f, "store {} is out of reach: {}", printable(store), said(source))
+            }
+            Self::Uncertain { name, source } => {
+                write!(f, "outcome for {} is unknown: {}", lock(name), said(source))
+            }
+            Self::Unsupported { what, instead } => {
+                write!(f, "{} is not supported here; {}", printable(what), printable(instead))
+            }
+            Self::Invalid { message } | Self::Config { message } => f.write_str(&printable(message)),
+            Self::Backend { store, source } => {
+                write!(f, "store {} answered with an error: {}", printable(store), said(source))
+            }
+        }
+    }
 }
 
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unavailable { source, .. }
+            | Self::Uncertain { source, .. }
+            | Self::Backend { source, .. } => untold(&self.to_string(), source),
+            _ => None,
+        }
+    }
+}
+
+/// The first in the chain of `source` that `message` has not told.
+pub(crate) fn untold<'a>(message: &str, source: &'a Source) -> Option<&'a (dyn std::error::Error + 'static)> {
+    let is_told = |cause: &dyn std::error::Error| message.contains(&*printable(&cause.to_string()));
+    std::iter::successors(source.source(), |cause| cause.source()).find(|cause| !is_told(*cause))
+}
+
+/// Constructors, for stores and wrappers of your own.
 impl Error {
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+    /// A wrong argument.
+    pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into() }
     }
 
-    pub(crate) fn config(message: impl Into<String>) -> Self {
+    /// A store that is not fit for locks, or refuses us.
+    pub fn config(message: impl Into<String>) -> Self {
         Self::Config { message: message.into() }
     }
 
-    pub(crate) fn unsupported(what: impl Into<String>, instead: impl Into<String>) -> Self {
+    /// Something that the store cannot do, and what to do instead.
+    pub fn unsupported(what: impl Into<String>, instead: impl Into<String>) -> Self {
         Self::Unsupported { what: what.into(), instead: instead.into() }
     }
 
-    pub(crate) fn changed(name: &Name, holder: impl Into<Option<Holder>>) -> Self {
+    /// A lock that another one has than was meant.
+    pub fn changed(name: &Name, holder: impl Into<Option<Holder>>) -> Self {
         Self::Changed { name: name.clone(), holder: holder.into().map(Box::new) }
     }
 
-    /// What a release or an extension has run into: unknown in its outcome if the store may have carried it out.
+    /// A lock that was held and is not any more.
+    pub fn lost(name: &Name, why: Loss) -> Self {
+        Self::Lost { name: name.clone(), why }
+    }
+
+    /// A store that does not answer.
+    pub fn unavailable(store: impl Into<String>, source: impl Into<Source>) -> Self {
+        Self::Unavailable { store: store.into(), source: source.into() }
+    }
+
+    /// A request whose answer never came.
+    pub fn uncertain(name: &Name, source: impl Into<Source>) -> Self {
+        Self::Uncertain { name: name.clone(), source: source.into() }
+    }
+
+    /// A store that answered with an error of its own.
+    pub fn backend(store: impl Into<String>, source: impl Into<Source>) -> Self {
+        Self::Backend { store: store.into(), source: source.into() }
+    }
+
+    /// What a release or an extension ran into: its outcome is unknown if the store may have carried it out.
     pub(crate) fn of_change(self, name: &Name) -> Self {
         match self {
-            Self::Unavailable { .. } => Self::Uncertain { name: name.clone(), source: Box::new(self) },
+            Self::Unavailable { .. } => Self::uncertain(name, self),
             other => other,
         }
     }
 
-    pub(crate) fn lost(name: &Name, why: Loss) -> Self {
-        Self::Lost { name: name.clone(), why }
-    }
-
-    /// The same error once more, for each of several that a single request was made for. The source is kept as text, but for what
-    /// [`nodes`](Self::nodes) needs.
-    #[allow(dead_code)] // by features
+    /// The same error once more, for each of several that a single request was made for. The source is kept
+    /// as text, but for what [`nodes`](Self::nodes) needs.
+    #[allow(dead_code)] // for some stores
     pub(crate) fn copy(&self) -> Self {
         let copied = |source: &Source| match source.downcast_ref::<NoMajority>() {
             Some(none) => Box::new(none.clone()) as Source,
@@ -156,20 +215,14 @@ impl Error {
             Self::Timeout { name, waited, holder } => {
                 Self::Timeout { name: name.clone(), waited: *waited, holder: holder.clone() }
             }
-            Self::Lost { name, why } => Self::Lost { name: name.clone(), why: why.clone() },
+            Self::Lost { name, why } => Self::lost(name, why.clone()),
             Self::Changed { name, holder } => Self::Changed { name: name.clone(), holder: holder.clone() },
-            Self::Unavailable { store, source } => {
-                Self::Unavailable { store: store.clone(), source: copied(source) }
-            }
-            Self::Uncertain { name, source } => {
-                Self::Uncertain { name: name.clone(), source: copied(source) }
-            }
-            Self::Unsupported { what, instead } => {
-                Self::Unsupported { what: what.clone(), instead: instead.clone() }
-            }
-            Self::Invalid { message } => Self::Invalid { message: message.clone() },
-            Self::Config { message } => Self::Config { message: message.clone() },
-            Self::Backend { store, source } => Self::Backend { store: store.clone(), source: copied(source) },
+            Self::Unavailable { store, source } => Self::unavailable(store, copied(source)),
+            Self::Uncertain { name, source } => Self::uncertain(name, copied(source)),
+            Self::Unsupported { what, instead } => Self::unsupported(what, instead),
+            Self::Invalid { message } => Self::invalid(message),
+            Self::Config { message } => Self::config(message),
+            Self::Backend { store, source } => Self::backend(store, copied(source)),
         }
     }
 
@@ -191,7 +244,8 @@ impl Error {
         }
     }
 
-    /// Who holds the lock, for [`Busy`](Self::Busy), [`Timeout`](Self::Timeout) and [`Changed`](Self::Changed).
+    /// Who holds the lock, for [`Busy`](Self::Busy), [`Timeout`](Self::Timeout) and
+    /// [`Changed`](Self::Changed).
     pub fn holder(&self) -> Option<&Holder> {
         match self {
             Self::Busy { holder, .. } | Self::Timeout { holder, .. } | Self::Changed { holder, .. } => {
@@ -211,6 +265,7 @@ pub enum Loss {
     /// Somebody else has the lock: its entry was deleted, evicted or overwritten.
     Taken,
     /// An operator took it back.
+    #[non_exhaustive]
     ForceReleased {
         /// The reason the operator gave.
         reason: String,
@@ -225,6 +280,13 @@ pub enum Loss {
     MaxHold,
     /// This process was forked from the one that holds the lock, and does not hold it.
     Forked,
+}
+
+impl Loss {
+    /// A lock that an operator took back, and why.
+    pub fn force_released(reason: impl Into<String>) -> Self {
+        Self::ForceReleased { reason: reason.into() }
+    }
 }
 
 impl fmt::Display for Loss {
@@ -274,6 +336,29 @@ impl fmt::Display for Risk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_of_errors_says_nothing_twice_and_leaves_nothing_out() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error, bool);
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                if self.1 { write!(f, "no connection: {}", self.0) } else { f.write_str("no connection") }
+            }
+        }
+        impl std::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        for tells in [false, true] {
+            let source = Outer(std::io::Error::other("refused"), tells);
+            let error = Error::unavailable("x:", source).of_change(&Name::new("a").unwrap());
+            assert!(error.to_string().contains("no connection"));
+            let rest = std::error::Error::source(&error).map(ToString::to_string);
+            assert_eq!(rest.as_deref(), (!tells).then_some("refused"));
+        }
+    }
 
     #[test]
     fn no_message_drives_a_terminal_or_forges_a_line() {

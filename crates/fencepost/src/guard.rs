@@ -1,6 +1,5 @@
 //! Holding a guard is holding the lock.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +13,13 @@ use crate::{Error, FencingToken, Handle, Locks, Loss, Name, Owner, Result, Risk,
 #[non_exhaustive]
 pub enum State {
     /// Held; `left` is the time until the lease would end without renewal, `None` if it has no end.
+    #[non_exhaustive]
     Held {
         /// Time left.
         left: Option<Duration>,
     },
     /// Still held, but it will be lost when `left` has passed unless a renewal gets through.
+    #[non_exhaustive]
     AtRisk {
         /// Time left.
         left: Duration,
@@ -34,14 +35,33 @@ impl State {
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost(_))
     }
+
+    /// Time left until the lease would end without renewal; zero when lost, `None` if it has no end.
+    pub fn left(&self) -> Option<Duration> {
+        match self {
+            Self::Held { left } => *left,
+            Self::AtRisk { left, .. } => Some(*left),
+            Self::Lost(_) => Some(Duration::ZERO),
+        }
+    }
+
+    pub(crate) fn loss(self) -> Option<Loss> {
+        match self {
+            Self::Lost(why) => Some(why),
+            _ => None,
+        }
+    }
 }
 
-/// A held lock. Dropping it releases in the background; [`release`](Self::release) does so and says how it went.
+/// A held lock. Dropping it releases in the background; [`release`](Self::release) does so and says how it
+/// went.
+///
+/// What programs that supervise a holder need is in [`SupervisorExt`](crate::SupervisorExt).
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     locks: Locks,
-    held: Arc<LeaseState>,
+    pub(crate) held: Arc<LeaseState>,
     /// The lock was given back, handed on or found gone: nothing is left to release.
     done: bool,
 }
@@ -80,8 +100,8 @@ impl Guard {
         self.held.valid_for()
     }
 
-    /// The state now. Exact whenever asked: it is computed from the local suspend-aware clock, and a process that
-    /// was stopped past the end of its lease learns so here, first thing.
+    /// The state now. Exact whenever asked: it is computed from the local suspend-aware clock, and a process
+    /// that was stopped past the end of its lease learns so here, first thing.
     pub fn state(&self) -> State {
         self.held.state()
     }
@@ -96,14 +116,14 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] with the cause once it is not.
     pub fn check(&self) -> Result<()> {
-        match self.state() {
-            State::Lost(why) => Err(Error::lost(self.name(), why)),
-            _ => Ok(()),
+        match self.state().loss() {
+            Some(why) => Err(Error::lost(self.name(), why)),
+            None => Ok(()),
         }
     }
 
-    /// Waits until the state is of another kind than now (held, at risk, lost) and returns it. Returns at once if
-    /// the lock is lost.
+    /// Waits until the state is of another kind than now (held, at risk, lost) and returns it. Returns at
+    /// once if the lock is lost.
     pub async fn changed(&self) -> State {
         let before = self.state();
         if before.is_lost() {
@@ -113,29 +133,25 @@ impl Guard {
         self.held.until(|| Some(self.state()).filter(|now| std::mem::discriminant(now) != kind)).await
     }
 
-    /// Waits until the lock is lost and says why. Prompt as your executor allows; for an exact answer at a given
-    /// moment ask [`state`](Self::state).
+    /// Waits until the lock is lost and says why. Prompt as your executor allows; for an exact answer at a
+    /// given moment ask [`state`](Self::state).
     pub async fn lost(&self) -> Loss {
         if self.held.is_inherited() {
             return Loss::Forked;
         }
-        let lost = || match self.state() {
-            State::Lost(why) => Some(why),
-            _ => None,
-        };
-        self.held.until(lost).await
+        self.held.until(|| self.state().loss()).await
     }
 
     /// Makes the lease end one ttl from now; returns the time left (`None`: it has no end).
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is gone, [`Error::Uncertain`] if the store did not answer: the old lease still
-    /// counts, and renewal goes on.
+    /// [`Error::Lost`] if the lock is gone, [`Error::Uncertain`] if the store did not answer: the old lease
+    /// still counts, and renewal goes on.
     ///
     /// # Cancellation
     /// May be dropped at any await; the extension goes on without the caller.
     pub async fn extend(&self) -> Result<Option<Duration>> {
-        self.extend_to(self.held.ttl()).await
+        self.extend_to(self.held.ttl).await
     }
 
     /// Makes the lease end `ttl` from now, unless it ends later already; returns the time left.
@@ -145,8 +161,8 @@ impl Guard {
     pub async fn extend_to(&self, ttl: Duration) -> Result<Option<Duration>> {
         check_ttl(ttl)?;
         self.own()?;
-        // Spawned out by the keeper: an extension that stood still with the caller's runtime would keep the renewals of
-        // this lock waiting.
+        // On the keeper's runtime: on the caller's it could stand still, and keep this lock's renewals
+        // waiting.
         let (held, locks) = (self.held.clone(), self.locks.clone());
         let extended = self.locks.keeper().carry_out(async move {
             let left = held.extend(ttl).await;
@@ -156,12 +172,7 @@ impl Guard {
             }
             left
         });
-        match extended.await {
-            Some(left) => left,
-            None => {
-                Err(Error::Uncertain { name: self.name().clone(), source: "the keeper has ended".into() })
-            }
-        }
+        extended.await.unwrap_or_else(|| Err(Error::uncertain(self.name(), "the keeper has ended")))
     }
 
     /// Runs `work` under this guard and drops it where it stands if the lock is lost.
@@ -180,50 +191,38 @@ impl Guard {
     /// Gives the lock back. Renewal has ended when this returns.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it was not ours any more, [`Error::Uncertain`] if the store did not answer (the release
-    /// goes on in the background).
+    /// [`Error::Lost`] if it was not ours any more, [`Error::Uncertain`] if the store did not answer (the
+    /// release goes on in the background).
     pub async fn release(mut self) -> Result<()> {
         self.own()?;
-        // State first: ending a lock that is lost must still say so.
-        let before = self.state();
+        // Asked first: ending a lock that is lost must still say so.
+        let state_before = self.state();
         self.locks.keeper().forget(&self.held);
         self.held.quiet().await;
-        if let State::Lost(why) = before {
+        if let State::Lost(why) = state_before {
             return Err(Error::lost(self.name(), why));
         }
-        match self.held.hold.release().await {
-            Ok(true) => {
-                self.done = true;
-                self.held.note_release();
-                Ok(())
-            }
-            Ok(false) => {
-                self.done = true;
-                let why = match self.state() {
-                    State::Lost(why) => why,
-                    _ => Loss::Taken,
-                };
-                Err(Error::lost(self.name(), why))
-            }
-            Err(error) => Err(error.of_change(self.name())),
+        let was_ours = self.held.hold.release().await.map_err(|error| error.of_change(self.name()))?;
+        self.done = true;
+        if was_ours {
+            self.held.note_release();
+            return Ok(());
         }
+        Err(Error::lost(self.name(), self.state().loss().unwrap_or(Loss::Taken)))
     }
 
-    /// Turns the lock into a lease of one ttl that nobody renews and that survives this process. Another process
-    /// can go on with it by [`Locks::attach`].
+    /// Turns the lock into a lease of one ttl that nobody renews and that survives this process. Another
+    /// process can go on with it by [`Locks::attach`].
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is gone, [`Error::Unsupported`] where a store has no such leases. The lock is
-    /// released then.
+    /// [`Error::Lost`] if the lock is gone, [`Error::Unsupported`] where a store has no such leases. The lock
+    /// is released then.
     pub async fn detach(mut self) -> Result<Handle> {
         self.check()?;
         self.locks.keeper().forget(&self.held);
         self.held.quiet().await;
-        match self.held.hold.detach(self.held.ttl()).await? {
-            Renewal::Lost(why) => {
-                let why = if let State::Lost(known) = self.state() { known } else { why };
-                Err(Error::lost(self.name(), why))
-            }
+        match self.held.hold.detach(self.held.ttl).await? {
+            Renewal::Lost(why) => Err(Error::lost(self.name(), self.state().loss().unwrap_or(why))),
             Renewal::Renewed { .. } => {
                 self.done = true;
                 Ok(Handle::new(self.name().clone(), self.held.identity, self.token()))
@@ -237,28 +236,6 @@ impl Guard {
             return Err(Error::lost(self.name(), Loss::Forked));
         }
         Ok(())
-    }
-
-    /// A descriptor that keeps the lock held for as long as any process has it open, where the store works that
-    /// way (`file:`). Hand it to a child that must not outlive the lock, and to nobody else.
-    pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
-        self.held.hold.lifeline()
-    }
-
-    /// On etcd, what a transaction of your own has to compare to be carried out only while this lock is held: the best
-    /// fence there is for data in the same cluster. `None` on other stores.
-    #[cfg(feature = "etcd")]
-    pub fn etcd_compare(&self) -> Option<crate::EtcdCompare> {
-        let hold: &dyn std::any::Any = &*self.held.hold;
-        hold.downcast_ref::<crate::backends::etcd::Held>().map(crate::backends::etcd::Held::compare)
-    }
-
-    /// End of validity on `CLOCK_BOOTTIME`, for a supervisor in another process; `None` if it has no end.
-    pub fn valid_until_boottime(&self) -> Option<Duration> {
-        if self.held.is_inherited() {
-            return Some(Duration::ZERO);
-        }
-        self.held.valid_until().map(crate::runtime::clock::Moment::since_origin)
     }
 }
 

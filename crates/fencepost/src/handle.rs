@@ -1,20 +1,23 @@
-//! A held lock as text, so that another process can go on with it. Carries name, secret and token, never a URL.
+//! A held lock as text, so that another process can go on with it. Carries name, secret and token, never a
+//! URL.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::owner::{Identity, Secret};
+use crate::owner::Identity;
+use crate::secret::HandleSecret;
 use crate::{Error, FencingToken, Name, Owner, Result};
 
 /// A detached lock: what [`Guard::detach`](crate::Guard::detach) returns and
 /// [`Locks::attach`](crate::Locks::attach) takes. Nobody renews a detached lock; it ends when its ttl does.
 ///
 /// Its text form is `TOKEN.SECRET.NAME`, with characters that a shell or a log would trip over
-/// percent-encoded. Whoever has it can extend and release the lock: treat it like a key. The store does not have the
-/// secret, so whoever can only read the store cannot make a handle.
+/// percent-encoded. Whoever has it can extend and release the lock: treat it like a key. The store does not
+/// have the secret, so whoever can only read the store cannot make a handle.
 #[derive(Clone, PartialEq, Eq)]
+#[must_use = "without its handle a detached lock stays until its ttl ends"]
 pub struct Handle {
     name: Name,
     identity: Identity,
@@ -46,7 +49,7 @@ impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.", self.token)?;
         match self.identity.secret() {
-            Some(secret) => f.write_str(&secret.reveal())?,
+            Some(secret) => f.write_str(&secret.digits())?,
             None => write!(f, "{}", self.owner())?,
         }
         write!(f, ".{}", crate::text::encode(self.name.as_str(), b":/@+,="))
@@ -70,9 +73,9 @@ impl FromStr for Handle {
         let (Some(token), Some(who), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(wrong());
         };
-        let token = token.parse().ok().and_then(FencingToken::new).ok_or_else(wrong)?;
+        let token = token.parse().map_err(|_| wrong())?;
         let name = Name::new(&crate::text::decode(name).ok_or_else(wrong)?)?;
-        let identity = match Secret::parse(who) {
+        let identity = match HandleSecret::parse(who) {
             Some(secret) => Identity::of(secret, &name),
             // Earlier versions wrote the owner. Of later owners that is no proof: anybody can read them.
             None => {
@@ -124,7 +127,7 @@ mod tests {
     #[test]
     fn neither_debug_output_nor_an_error_has_the_secret() {
         let handle = handle("a", 7);
-        let secret = handle.identity.secret().unwrap().reveal();
+        let secret = handle.identity.secret().unwrap().digits();
         assert!(!format!("{handle:?}").contains(&secret));
         let error = format!("x{handle}").parse::<Handle>().unwrap_err();
         assert!(!error.to_string().contains(&secret), "{error}");

@@ -12,7 +12,8 @@
 //! # async fn example() -> fencepost::Result<()> {
 //! # async fn write(_: u64) {}
 //! let locks = Locks::connect("redis://127.0.0.1:6379").await?;
-//! let guard = locks.lock("order:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).acquire().await?;
+//! let lock = locks.lock("order:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(5));
+//! let guard = lock.acquire().await?;
 //! write(guard.token().get()).await;           // the resource refuses a smaller token
 //! guard.release().await?;
 //! # Ok(()) }
@@ -22,17 +23,37 @@
 //! only the resource can, by refusing a token smaller than the largest it has seen. [`fence`] has resources
 //! that do. `SAFETY.md` in the repository says what each store promises and what breaks it.
 //!
-//! Start at [`Locks::connect`]. Code without an async runtime uses [`blocking`]; tests of your own code use
-//! [`memory`].
+//! Start at [`Locks::connect`]. Code without an async runtime uses [`blocking`].
+//!
+//! # Testing
+//! [`memory`] is for tests of your own code: a store inside the process, with a clock that moves when the
+//! test says so, and with faults on demand. The URL `memory:` is the same without either.
+//!
+//! # Features
+//! `file` and `redis` are on by default; `redlock`, `postgres`, `etcd` and `zookeeper` add a store each.
+//! `tls` adds TLS to the stores that are there, `http` a layer for HTTP services to [`fence`].
+//! `unstable-backend` opens the interface of stores and resources, which may still change before 1.0.
 
-// What only one store uses is unused in a build without it.
-#![cfg_attr(not(all(feature = "file", feature = "tls", feature = "redlock")), allow(dead_code))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "unstable-backend")]
 pub mod backend;
+// An interface, and private: it has what stores of one's own need, too.
 #[cfg(not(feature = "unstable-backend"))]
-#[allow(unreachable_pub)]
+#[allow(dead_code, unreachable_pub, unused_imports)]
 mod backend;
+// What only some stores use is unused in a build without them.
+#[cfg_attr(
+    not(all(
+        feature = "etcd",
+        feature = "file",
+        feature = "postgres",
+        feature = "redlock",
+        feature = "tls",
+        feature = "zookeeper"
+    )),
+    allow(dead_code)
+)]
 mod backends;
 pub mod blocking;
 mod error;
@@ -49,13 +70,18 @@ mod options;
 mod owner;
 mod report;
 mod runtime;
+mod secret;
 mod set;
 mod stats;
+mod supervisor;
 mod text;
 mod token;
 mod url;
 mod wait;
 mod watch;
+
+#[cfg(test)]
+mod tests;
 
 pub use backend::{Capabilities, ForceRelease, Revoked};
 #[cfg(feature = "etcd")]
@@ -74,10 +100,11 @@ pub use name::{MAX_NAME, Name};
 pub use options::DEFAULT_TTL;
 pub use owner::Owner;
 pub use report::{NodeReport, NodeView, Verdict};
-#[cfg(feature = "unstable-backend")]
-pub use runtime::clock::{Clock, Moment};
 pub use set::{GuardSet, LockSet};
 pub use stats::{Distribution, Losses, Stats};
+#[cfg(feature = "etcd")]
+pub use supervisor::EtcdExt;
+pub use supervisor::SupervisorExt;
 pub use text::{format_duration, parse_duration};
 // For the command, which shows the same texts.
 #[doc(hidden)]
@@ -85,3 +112,10 @@ pub use text::{is_unfit, printable};
 pub use token::FencingToken;
 pub use wait::{Retry, Wait};
 pub use watch::Watch;
+
+/// What [`fence::http`] speaks of.
+#[cfg(feature = "http")]
+pub use ::http;
+/// What [`fence::postgres`] speaks of.
+#[cfg(feature = "postgres")]
+pub use ::tokio_postgres;

@@ -1,6 +1,7 @@
 //! A lock before it is held: a name and options. Holds nothing by itself.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::backend::{Grant, Request, TryOutcome, WaitObservation};
@@ -9,7 +10,8 @@ use crate::runtime::clock::Moment;
 use crate::runtime::lease_state::LeaseState;
 use crate::stats::{add, subtract};
 use crate::text::printable;
-use crate::{Error, Guard, Handle, Locks, Name, Result, Wait, format_duration};
+use crate::wait::jittered;
+use crate::{Error, Guard, Handle, Locks, Loss, Name, Result, Wait, format_duration};
 
 /// How long a caller that was already waiting sits out an outage of the store.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,7 +46,16 @@ impl Lock {
         Self { locks, name, options }
     }
 
-    chained_options!();
+    chained_options!(options);
+
+    /// Refuses a bad name and options that cannot work, now instead of at the first acquire: for locks that
+    /// are built long before they are used. Options depend on each other, so they are checked together.
+    ///
+    /// # Errors
+    /// [`Invalid`](Error::Invalid).
+    pub fn checked(self) -> Result<Self> {
+        self.check().map(|_| self)
+    }
 
     /// Acquires the lock, waiting as long as [`wait`](Self::wait) says.
     ///
@@ -57,7 +68,7 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Guard> {
         let name = self.check()?;
         let started = self.locks.clock().now();
-        self.acquire_by(&name, started, self.deadline(started)).await
+        self.acquire_since(&name, started).await
     }
 
     /// Acquires the lock if it is free now; `None` if somebody else has it. Ignores `wait` and `retry`.
@@ -115,56 +126,42 @@ impl Lock {
         Name::new(&self.name)
     }
 
-    pub(crate) fn deadline(&self, started: Moment) -> Option<Moment> {
-        match self.options.wait {
-            Wait::Forever => None,
-            Wait::No => Some(started),
-            Wait::For(duration) => Some(started.plus(duration)),
-        }
-    }
-
-    pub(crate) async fn acquire_by(
-        &self,
-        name: &Name,
-        started: Moment,
-        deadline: Option<Moment>,
-    ) -> Result<Guard> {
+    /// Acquires the lock; `started` is when the wait began.
+    pub(crate) async fn acquire_since(&self, name: &Name, started: Moment) -> Result<Guard> {
         let seen = Arc::<WaitObservation>::default();
-        if self.options.wait == Wait::No {
-            return self.try_once(name, started, &seen).await;
-        }
+        let deadline = match self.options.wait {
+            Wait::No => return self.try_once(name, started, &seen).await,
+            Wait::For(duration) => Some(started.plus(duration)),
+            Wait::Forever => None,
+        };
         let counters = self.locks.counters();
-        add(&counters.waiting_now, 1);
-        let _waiting = Waiting(&counters.waiting_now);
+        let _waiting = Waiting::begin(&counters.waiting_now);
         let out = self.locks.clock().within(deadline, async {
             match &self.options.retry {
                 Some(_) => self.poll(name, started, &seen).await,
                 None => self.queue(name, started, &seen).await,
             }
         });
-        let result = match out.await {
-            Some(result) => result,
-            None => {
-                let waited = self.locks.clock().now().since(started);
-                let no_answer = || format!("no answer within {}", format_duration(waited)).into();
-                Err(match (seen.take_obstacle(), seen.holder()) {
-                    (None, Some(holder)) => {
-                        Error::Timeout { name: name.clone(), waited, holder: Some(holder) }
-                    }
-                    // No answer at all, or none that could be built on: nobody said that the lock was taken.
-                    (obstacle, _) => Error::Unavailable {
-                        store: self.locks.capabilities().store,
-                        source: obstacle.unwrap_or_else(no_answer),
-                    },
-                })
-            }
-        };
+        let result = out.await.unwrap_or_else(|| Err(self.in_vain(name, started, &seen)));
         if let Err(Error::Timeout { waited, .. }) = &result {
             add(&counters.timed_out, 1);
             let (name, waited) = (printable(name.as_str()), format_duration(*waited));
             tracing::debug!(%name, %waited, "gave up waiting");
         }
         result
+    }
+
+    /// What a wait came to that has reached its deadline.
+    fn in_vain(&self, name: &Name, started: Moment, seen: &WaitObservation) -> Error {
+        let waited = self.locks.clock().now().since(started);
+        match (seen.take_obstacle(), seen.holder()) {
+            (None, holder @ Some(_)) => Error::Timeout { name: name.clone(), waited, holder },
+            // No answer at all, or none that could be built on: nobody said that the lock was taken.
+            (obstacle, _) => {
+                let no_answer = || format!("no answer within {}", format_duration(waited)).into();
+                Error::unavailable(self.locks.capabilities().store, obstacle.unwrap_or_else(no_answer))
+            }
+        }
     }
 
     /// Waits the store's own way, through outages shorter than [`PATIENCE`] once the store has answered.
@@ -177,7 +174,7 @@ impl Lock {
             let error = match self.locks.backend()?.acquire(&request).await {
                 Ok(grant) => match self.guard(&request, grant, started) {
                     Ok(guard) => return Ok(guard),
-                    // Taken away before the caller had it, who waits on.
+                    // Taken away before the caller had it: the wait goes on.
                     Err(Error::Lost { .. }) => continue,
                     Err(error) => error,
                 },
@@ -189,17 +186,17 @@ impl Lock {
             let now = clock.now();
             // A call that had an answer, or waited for a while: the outage begins with its end.
             let answered = seen.answers() != std::mem::replace(&mut answers, seen.answers());
-            if failing_since.is_none() || answered || now.since(asked) > PATIENCE / 2 {
-                failing_since = Some(now);
-            }
-            let outlasted = failing_since.is_some_and(|since| now.since(since) > PATIENCE);
+            let goes_on = !answered && now.since(asked) <= PATIENCE / 2;
+            let since = failing_since.filter(|_| goes_on).unwrap_or(now);
+            failing_since = Some(since);
+            let outlasted = now.since(since) > PATIENCE;
             if !error.is_transient() || !seen.anything() || outlasted {
                 add(&self.locks.counters().failed, 1);
                 return Err(error);
             }
-            tracing::debug!(name = %printable(name.as_str()), %error, "waiting was interrupted, queueing \
-            again");
-            clock.sleep_until(now.plus(crate::wait::jittered(Duration::from_millis(200)))).await;
+            let name = printable(name.as_str());
+            tracing::debug!(%name, %error, "waiting was interrupted, queueing again");
+            clock.sleep_until(now.plus(jittered(Duration::from_millis(200)))).await;
         }
     }
 
@@ -254,16 +251,13 @@ impl Lock {
         let owner = grant.identity.owner();
         let held = LeaseState::new(request, grant, &self.options, clock.clone(), counters.clone());
         let guard = Guard::new(self.locks.clone(), held);
-        if let crate::State::Lost(why) = guard.state() {
+        if let Some(why) = guard.state().loss() {
             return Err(match why {
-                crate::Loss::Paused | crate::Loss::Expired | crate::Loss::Unreachable => Error::Unavailable {
-                    store: self.locks.capabilities().store,
-                    source: format!(
-                        "its answer took longer than the ttl of {}",
-                        format_duration(request.ttl)
-                    )
-                    .into(),
-                },
+                Loss::Paused | Loss::Expired | Loss::Unreachable => {
+                    let why =
+                        format!("its answer took longer than the ttl of {}", format_duration(request.ttl));
+                    Error::unavailable(self.locks.capabilities().store, why)
+                }
                 why => Error::lost(&request.name, why),
             });
         }
@@ -279,7 +273,14 @@ impl Lock {
 }
 
 /// Counts a waiting caller for as long as it waits.
-struct Waiting<'a>(&'a std::sync::atomic::AtomicU64);
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn begin(counter: &'a AtomicU64) -> Self {
+        add(counter, 1);
+        Self(counter)
+    }
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

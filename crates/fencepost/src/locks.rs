@@ -8,6 +8,7 @@ use crate::backend::{Backend, Capabilities, ForceRelease, Renewal, Revoked};
 use crate::options::{DEFAULT_TTL, Options, check_text, check_ttl};
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::Clock;
+use crate::runtime::fork;
 use crate::runtime::keeper::Keeper;
 use crate::stats::{Counters, Stats};
 use crate::text::printable;
@@ -28,9 +29,9 @@ const CLOSE: Duration = Duration::from_secs(5);
 /// # Ok::<(), fencepost::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct Locks(Arc<Inner>);
+pub struct Locks(Arc<Shared>);
 
-struct Inner {
+struct Shared {
     backend: Arc<dyn Backend>,
     clock: Clock,
     keeper: Arc<Keeper>,
@@ -50,7 +51,7 @@ impl Locks {
     /// | `file:` or `file:///var/lock/app` | files on this machine |
     /// | `memory:` | this process, for tests |
     /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `redis+unix:///path` | one Redis |
-    /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,rediss://b,…` | several independent Redis |
+    /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,…` | several Redis |
     /// | `zookeeper://[user:password@]a[:port],b,c[/chroot]` | a ZooKeeper ensemble |
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
@@ -69,8 +70,8 @@ impl Locks {
         Self::assemble(backend, ttl)
     }
 
-    /// Declares a new deployment to a store that needs that, or with `reconfigure` a change of one, and says
-    /// what was done, node by node; nothing where a store needs none.
+    /// Declares a new deployment to a store that needs that, and says what was done, node by node; nothing
+    /// where a store needs none.
     ///
     /// For `postgres:` it makes the schema, for programs whose user may not.
     ///
@@ -80,8 +81,17 @@ impl Locks {
     /// # Errors
     /// As [`connect`](Self::connect); [`Config`](crate::Error::Config) if the deployment exists already, or
     /// is in use.
-    pub async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
-        backends::init(url, reconfigure).await
+    pub async fn init(url: &str) -> Result<Vec<String>> {
+        backends::init(url, false).await
+    }
+
+    /// Declares a change of a deployment: other nodes, or other limits. Else as [`init`](Self::init).
+    ///
+    /// # Errors
+    /// As [`init`](Self::init); [`Unsupported`](crate::Error::Unsupported) where a store has no configuration
+    /// of its own.
+    pub async fn reconfigure(url: &str) -> Result<Vec<String>> {
+        backends::init(url, true).await
     }
 
     /// Locks over a store of your own.
@@ -98,8 +108,8 @@ impl Locks {
         let keeper = Keeper::of(&clock)?;
         let default_ttl = ttl.unwrap_or(DEFAULT_TTL);
         let (counters, releases) = (Arc::default(), BackgroundTasks::default());
-        let generation = crate::runtime::fork::generation();
-        Ok(Self(Arc::new(Inner { backend, clock, keeper, counters, default_ttl, releases, generation })))
+        let generation = fork::generation();
+        Ok(Self(Arc::new(Shared { backend, clock, keeper, counters, default_ttl, releases, generation })))
     }
 
     /// A lock by name. Holds nothing yet; a bad name is reported when it is acquired.
@@ -188,10 +198,9 @@ impl Locks {
         check_text("reason", &how.reason)?;
         let revoked = self.backend()?.force_release(&Name::new(name)?, &how).await?;
         if let Some(revoked) = &revoked {
-            tracing::warn!(
-                name = %printable(name), reason = %printable(&how.reason), token = revoked.token.get(), freed = revoked.freed, victim = %revoked.holder,
-                "lock force-released"
-            );
+            let (name, reason, token) = (printable(name), printable(&how.reason), revoked.token.get());
+            let (freed, victim) = (revoked.freed, &revoked.holder);
+            tracing::warn!(%name, %reason, token, freed, %victim, "lock force-released");
         }
         Ok(revoked)
     }
@@ -227,10 +236,10 @@ impl Locks {
             self.0.backend.settle().await;
         };
         if self.0.clock.within(Some(deadline), settled).await.is_none() {
+            let store = self.capabilities().store;
             tracing::warn!(
-                store = self.capabilities().store,
-                "the store did not answer in time: locks that were given back just now may last until their \
-                ttl"
+                store,
+                "no answer in time: locks that were just given back may last until their ttl"
             );
         }
         self.0.backend.close().await;
@@ -243,13 +252,13 @@ impl Locks {
     /// The store, unless it is that of the process that this one was forked from.
     pub(crate) fn backend(&self) -> Result<&dyn Backend> {
         if self.is_inherited() {
-            return Err(crate::runtime::fork::refusal());
+            return Err(fork::refusal());
         }
         Ok(&*self.0.backend)
     }
 
     fn is_inherited(&self) -> bool {
-        self.0.generation != crate::runtime::fork::generation()
+        self.0.generation != fork::generation()
     }
 
     pub(crate) fn clock(&self) -> &Clock {

@@ -1,4 +1,5 @@
-//! The options of a lock, shared by [`Lock`](crate::Lock), [`LockSet`](crate::LockSet) and their blocking twins.
+//! The options of a lock, shared by [`Lock`](crate::Lock), [`LockSet`](crate::LockSet) and their blocking
+//! twins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,15 +29,8 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn new(ttl: Duration) -> Self {
-        Self {
-            ttl,
-            wait: Wait::Forever,
-            retry: None,
-            note: "".into(),
-            renew: true,
-            renew_every: None,
-            max_hold: None,
-        }
+        let (wait, note) = (Wait::Forever, "".into());
+        Self { ttl, wait, retry: None, note, renew: true, renew_every: None, max_hold: None }
     }
 
     /// Refuses what cannot work, before anything is sent.
@@ -52,7 +46,8 @@ impl Options {
         Ok(())
     }
 
-    /// How often to renew: as told, or a third of the ttl, a little less at random so that many guards spread.
+    /// How often to renew: as told, or a third of the ttl, a little less at random so that many guards
+    /// spread.
     pub(crate) fn cadence(&self, clock: &Clock) -> Duration {
         match self.renew_every {
             Some(every) => every,
@@ -62,76 +57,73 @@ impl Options {
     }
 }
 
-/// Refuses a note or a reason that is too long to be kept with a lock.
+/// Refuses a note or a reason that cannot be kept with a lock.
 pub(crate) fn check_text(what: &str, text: &str) -> Result<()> {
     if text.contains('\0') {
         return Err(Error::invalid(format!("a {what} is text without NUL characters")));
     }
-    match text.len() {
-        ..=MAX_TEXT => Ok(()),
-        length => {
-            Err(Error::invalid(format!("a {what} may have at most {MAX_TEXT} bytes, this one has {length}")))
-        }
+    let length = text.len();
+    if length > MAX_TEXT {
+        let why = format!("a {what} may have at most {MAX_TEXT} bytes, this one has {length}");
+        return Err(Error::invalid(why));
     }
+    Ok(())
 }
 
 pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
     if (MIN_TTL..=MAX_TTL).contains(&ttl) {
         return Ok(());
     }
-    Err(Error::invalid(format!(
-        "a ttl lies between {} and {}, this one is {}",
-        crate::format_duration(MIN_TTL),
-        crate::format_duration(MAX_TTL),
-        crate::format_duration(ttl)
-    )))
+    let [least, most, this] = [MIN_TTL, MAX_TTL, ttl].map(crate::format_duration);
+    Err(Error::invalid(format!("a ttl lies between {least} and {most}, this one is {this}")))
 }
 
-/// Writes the chaining methods once for every type with an `options` field.
+/// Writes the chaining methods once for every type with [`Options`] at the path `$options`.
 macro_rules! chained_options {
-    () => {
+    ($($options:ident).+) => {
         /// How long the lease lasts without renewal. Default: the store's `ttl` parameter, else 30 s.
         ///
-        /// Shorter: a crashed holder is replaced sooner. Longer: the lock outlives longer outages of the store.
+        /// Shorter: a crashed holder is replaced sooner. Longer: the lock outlives longer outages of the
+        /// store.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-            self.options.ttl = ttl;
+            self.$($options).+.ttl = ttl;
             self
         }
 
         /// How long to wait while somebody else has the lock. Default: forever.
         pub fn wait(mut self, wait: impl Into<$crate::Wait>) -> Self {
-            self.options.wait = wait.into();
+            self.$($options).+.wait = wait.into();
             self
         }
 
         /// Polls by this schedule instead of queueing at the store; `wait` still bounds it. Default: queue.
         pub fn retry(mut self, retry: $crate::Retry) -> Self {
-            self.options.retry = Some(retry);
+            self.$($options).+.retry = Some(retry);
             self
         }
 
         /// Free text that others see while the lock is held. At most 1024 bytes; no secrets. Default: none.
         pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
-            self.options.note = note.into();
+            self.$($options).+.note = note.into();
             self
         }
 
         /// Whether the keeper renews the lock while the guard lives. Default: yes.
         pub fn renew(mut self, renew: bool) -> Self {
-            self.options.renew = renew;
+            self.$($options).+.renew = renew;
             self
         }
 
         /// How often to renew. Default: a third of the ttl, which leaves room for two failures.
         pub fn renew_every(mut self, every: std::time::Duration) -> Self {
-            self.options.renew_every = Some(every);
+            self.$($options).+.renew_every = Some(every);
             self
         }
 
-        /// The longest the lock may be held: renewal stops so that validity ends there, and the guard is at risk and
-        /// then lost. Catches a holder that hangs. Default: no limit.
+        /// The longest the lock may be held: renewal stops so that validity ends there, and the guard is at
+        /// risk and then lost. Catches a holder that hangs. Default: no limit.
         pub fn max_hold(mut self, hold: std::time::Duration) -> Self {
-            self.options.max_hold = Some(hold);
+            self.$($options).+.max_hold = Some(hold);
             self
         }
     };

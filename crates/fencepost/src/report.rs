@@ -31,8 +31,8 @@ pub enum Verdict {
         /// What the attempt ran into.
         why: String,
     },
-    /// It is not fit for this deployment, or refuses us: a wrong password, a replica, a member of another deployment,
-    /// the same server under another name.
+    /// It is not fit for this deployment, or refuses us: a wrong password, a replica, a member of another
+    /// deployment, the same server under another name.
     Refused {
         /// What is wrong and what to change.
         why: String,
@@ -41,6 +41,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// What an error of one node means for the whole.
+    #[allow(dead_code)] // for some stores
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Config { message } | Error::Invalid { message } => Self::Refused { why: message.clone() },

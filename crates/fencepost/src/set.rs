@@ -1,5 +1,6 @@
 //! Several locks at once: sorted, so that two callers can never wait for each other, and all or nothing.
 
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::options::{Options, chained_options};
@@ -24,52 +25,33 @@ impl LockSet {
         Self { locks, names, options }
     }
 
-    chained_options!();
+    chained_options!(options);
+
+    /// Refuses bad names and options that cannot work. See [`Lock::checked`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub fn checked(self) -> Result<Self> {
+        self.check().map(|_| self)
+    }
 
     /// Acquires all of them, in the order of their names, within one `wait`; on failure none is kept.
     ///
     /// # Errors
     /// As [`Lock::acquire`], for the first name that could not be had. [`Error::Invalid`] without any name.
     pub async fn acquire(&self) -> Result<GuardSet> {
-        self.acquire_all().await
-    }
-
-    /// Acquires all of them if all are free now; `None` if one is not.
-    ///
-    /// # Errors
-    /// As [`Lock::try_acquire`].
-    pub async fn try_acquire(&self) -> Result<Option<GuardSet>> {
-        let mut now = self.clone();
-        now.options.wait = Wait::No;
-        now.options.retry = None;
-        match now.acquire_all().await {
-            Ok(guards) => Ok(Some(guards)),
-            Err(Error::Busy { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn acquire_all(&self) -> Result<GuardSet> {
-        self.options.check()?;
-        let names = self.names.iter().map(|name| Name::new(name)).collect::<Result<Vec<_>>>()?;
-        if names.is_empty() {
-            return Err(Error::invalid("a lock set needs at least one name"));
-        }
+        let names = self.check()?;
         let started = self.locks.clock().now();
-        let mut guards = Vec::with_capacity(names.len());
-        for name in &names {
-            let lock = Lock::new(self.locks.clone(), name.to_string(), self.options.clone());
-            match lock.acquire_by(name, started, lock.deadline(started)).await {
-                Ok(guard) => guards.push(guard),
-                Err(error) => {
-                    self.give_back(GuardSet { guards }).await;
-                    return Err(error);
-                }
+        let mut set = GuardSet { guards: Vec::with_capacity(names.len()) };
+        let acquired = async {
+            for name in names {
+                let lock = Lock::new(self.locks.clone(), name.to_string(), self.options.clone());
+                set.guards.push(lock.acquire_since(&name, started).await?);
             }
-        }
-        // The first ones were renewed while we waited for the last; make sure.
-        let set = GuardSet { guards };
-        match set.check() {
+            // The first ones were renewed while we waited for the last; make sure.
+            set.check()
+        };
+        match acquired.await {
             Ok(()) => Ok(set),
             Err(error) => {
                 self.give_back(set).await;
@@ -78,8 +60,30 @@ impl LockSet {
         }
     }
 
-    /// Gives back what was acquired in vain. The deadline bounds cleaning up, too: what is not answered soon goes on in the
-    /// background.
+    /// Acquires all of them if all are free now; `None` if one is not.
+    ///
+    /// # Errors
+    /// As [`Lock::try_acquire`].
+    pub async fn try_acquire(&self) -> Result<Option<GuardSet>> {
+        let mut now = self.clone();
+        (now.options.wait, now.options.retry) = (Wait::No, None);
+        match now.acquire().await {
+            Ok(guards) => Ok(Some(guards)),
+            Err(Error::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn check(&self) -> Result<Vec<Name>> {
+        self.options.check()?;
+        if self.names.is_empty() {
+            return Err(Error::invalid("a lock set needs at least one name"));
+        }
+        self.names.iter().map(|name| Name::new(name)).collect()
+    }
+
+    /// Gives back what was acquired in vain. The deadline bounds cleaning up, too: what is not answered soon
+    /// goes on in the background.
     async fn give_back(&self, set: GuardSet) {
         let clock = self.locks.clock();
         let soon = clock.now().plus(GRACE);
@@ -119,20 +123,13 @@ impl GuardSet {
 
     /// The worst state of all: one lost lock makes the set lost.
     pub fn state(&self) -> State {
-        let mut worst = State::Held { left: None };
-        for guard in &self.guards {
-            worst = match (worst, guard.state()) {
-                (lost @ State::Lost(_), _) | (_, lost @ State::Lost(_)) => return lost,
-                (State::AtRisk { left: a, why }, State::AtRisk { left: b, .. }) if a <= b => {
-                    State::AtRisk { left: a, why }
-                }
-                (_, risk @ State::AtRisk { .. }) | (risk @ State::AtRisk { .. }, _) => risk,
-                (State::Held { left: a }, State::Held { left: b }) => {
-                    State::Held { left: [a, b].into_iter().flatten().min() }
-                }
-            };
-        }
-        worst
+        let severity = |state: &State| match state {
+            State::Lost(_) => (0, None),
+            State::AtRisk { left, .. } => (1, Some(*left)),
+            State::Held { left: Some(left) } => (2, Some(*left)),
+            State::Held { left: None } => (3, None),
+        };
+        self.guards.iter().map(Guard::state).min_by_key(severity).unwrap_or(State::Held { left: None })
     }
 
     /// Time until the first of the leases would end without renewal; `None` if none has an end.
@@ -150,16 +147,13 @@ impl GuardSet {
 
     /// Waits until one of the locks is lost; says which and why.
     pub async fn lost(&self) -> (Name, Loss) {
-        let mut waits: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
-        std::future::poll_fn(|context| {
-            for (wait, guard) in waits.iter_mut().zip(&self.guards) {
-                if let std::task::Poll::Ready(why) = wait.as_mut().poll(context) {
-                    return std::task::Poll::Ready((guard.name().clone(), why));
-                }
-            }
-            std::task::Poll::Pending
-        })
-        .await
+        let lost = async |guard: &Guard| (guard.name().clone(), guard.lost().await);
+        let mut waits: Vec<_> = self.guards.iter().map(|guard| Box::pin(lost(guard))).collect();
+        let first = |context: &mut Context<'_>| {
+            let mut polled = waits.iter_mut().map(|wait| wait.as_mut().poll(context));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        };
+        std::future::poll_fn(first).await
     }
 
     /// Runs `work` and drops it where it stands if one of the locks is lost.
@@ -182,8 +176,7 @@ impl GuardSet {
     pub async fn release(self) -> Result<()> {
         let mut result = Ok(());
         for guard in self.guards.into_iter().rev() {
-            let released = guard.release().await;
-            result = result.and(released);
+            result = result.and(guard.release().await);
         }
         result
     }

@@ -1,4 +1,5 @@
-//! Counters that can be read at any time. The events themselves are emitted where they happen, with `tracing`.
+//! Counters that can be read at any time. The events themselves are emitted where they happen, with
+//! `tracing`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -34,8 +34,8 @@ pub(crate) fn decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// Text as it can be shown in one line on any terminal and in any log: characters that would drive a terminal, end a line,
-/// reorder the text around them or cannot be seen become escapes.
+/// Text as it can be shown in one line on any terminal and in any log: characters that would drive a
+/// terminal, end a line, reorder the text around them or cannot be seen become escapes.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unfit) {
         return Cow::Borrowed(text);
@@ -51,8 +51,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters, and of the format characters those that forge what a reader sees: line and paragraph separators,
-/// directions of writing, what has no width, annotations, tags.
+/// Control characters, and of the format characters those that forge what a reader sees: line and paragraph
+/// separators, directions of writing, what has no width, annotations, tags.
 pub fn is_unfit(character: char) -> bool {
     character.is_control()
         || matches!(character,

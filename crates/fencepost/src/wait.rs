@@ -1,6 +1,5 @@
 //! How long to wait for a lock, and how: deadline, back-off and jitter in one place.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long to wait for a lock that is held by somebody else.
@@ -34,6 +33,7 @@ impl From<Duration> for Wait {
 /// let listed = Retry::after([ms(10), ms(50), ms(200)]);      // three retries, then the caller is told
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a schedule does nothing until a lock has it"]
 pub struct Retry {
     delays: Delays,
     attempts: Option<u32>,
@@ -68,20 +68,18 @@ impl Retry {
     }
 
     /// At most this many tries in all, the first one included. Default: no limit but the pauses and `wait`.
-    #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = Some(attempts.max(1));
         self
     }
 
     /// Shortens each pause at random by up to a half, so that many clients do not try in step.
-    #[must_use]
     pub fn jitter(mut self) -> Self {
         self.jitter = true;
         self
     }
 
-    /// The pause after the `tried`-th try (counted from 1); `None` when there shall be no other.
+    /// The pause after the `tried`-th try (counted from 1); `None` when there must be no other.
     pub(crate) fn pause(&self, tried: u32) -> Option<Duration> {
         if self.attempts.is_some_and(|attempts| tried >= attempts) {
             return None;
@@ -101,21 +99,10 @@ pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.5 + random() / 2.0)
 }
 
-/// A number in [0, 1). Good for spreading clients over time and for nothing else.
+/// A number in [0, 1), from the operating system, so that forked processes do not draw the same.
 pub(crate) fn random() -> f64 {
-    static STATE: AtomicU64 = AtomicU64::new(0);
-    let mut seed = STATE.load(Ordering::Relaxed);
-    if seed == 0 {
-        seed = uuid::Uuid::now_v7().as_u64_pair().1;
-    }
-    // A splitmix64 step; a race between threads only repeats a number.
-    seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    STATE.store(seed, Ordering::Relaxed);
-    let mut mixed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    #[allow(clippy::cast_precision_loss)] // 53 bits fit exactly
-    let fraction = ((mixed ^ (mixed >> 31)) >> 11) as f64;
-    fraction / (1u64 << 53) as f64
+    let (bits, ..) = uuid::Uuid::new_v4().as_fields();
+    f64::from(bits) / 2f64.powi(32)
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::runtime::lease_state::LeaseState;
 use crate::{Loss, Name, State};
 
-/// A look at a lock that a [`Guard`](crate::Guard) holds, made by [`Guard::watch`](crate::Guard::watch): for a task that
-/// shall know of its loss while another one works under the guard. Keeps nothing held. Cheap to clone.
+/// A look at a lock that a [`Guard`](crate::Guard) holds, made by [`Guard::watch`](crate::Guard::watch): for
+/// a task that must know of its loss while another one works under the guard. Keeps nothing held. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<LeaseState>);
 
@@ -23,19 +24,12 @@ impl Watch {
 
     /// The state now, as exact as the guard's; `None` once the guard has let go of a lock that was not lost.
     pub fn state(&self) -> Option<State> {
-        match self.0.state() {
-            lost @ State::Lost(_) => Some(lost),
-            state => (!self.0.has_ended()).then_some(state),
-        }
+        Some(self.0.state()).filter(|state| state.is_lost() || !self.0.has_ended())
     }
 
     /// Time until the lease would end without renewal; zero when it is not held, `None` if it has no end.
     pub fn valid_for(&self) -> Option<Duration> {
-        match self.state() {
-            Some(State::Held { left }) => left,
-            Some(State::AtRisk { left, .. }) => Some(left),
-            Some(State::Lost(_)) | None => Some(Duration::ZERO),
-        }
+        self.state().map_or(Some(Duration::ZERO), |state| state.left())
     }
 
     /// Waits until the lock is lost and says why; `None` if the guard lets go of it first.
@@ -44,9 +38,8 @@ impl Watch {
             return Some(Loss::Forked);
         }
         let over = || match self.state() {
-            Some(State::Lost(why)) => Some(Some(why)),
-            Some(_) => None,
             None => Some(None),
+            Some(state) => state.loss().map(Some),
         };
         self.0.until(over).await
     }

@@ -51,7 +51,7 @@ fn parent_of_workers() {
             runtime.block_on(async {
                 let locks = fencepost::Locks::connect(&url).await.unwrap();
                 let lock = locks.lock(format!("worker:{worker}")).ttl(Duration::from_secs(60));
-                lock.acquire().await.unwrap().detach().await.unwrap();
+                let _handle = lock.acquire().await.unwrap().detach().await.unwrap();
             });
         });
     }

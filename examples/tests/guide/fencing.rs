@@ -33,10 +33,9 @@ async fn begins(client: &mut tokio_postgres::Client, guard: &Guard) -> Result<()
 
 async fn activates(client: &mut tokio_postgres::Client, guard: &Guard) -> Result<()> {
     let level = tokio_postgres::IsolationLevel::RepeatableRead;
-    let read = client.prepare("SELECT balance FROM account WHERE id = $1").await?; // once a connection
     let transaction = client.build_transaction().isolation_level(level).start().await?;
-    let first = transaction.query_one(&read, &[&7]);
-    let row = fence::postgres::activate_with(&transaction, "account:7", guard.token(), first).await??;
+    fence::postgres::activate(&transaction, "account:7", guard.token()).await?; // before the first read
+    let row = transaction.query_one("SELECT balance FROM account WHERE id = 7", &[]).await?;
     let balance: i64 = row.get(0);
     transaction.execute("UPDATE account SET balance = $1 WHERE id = 7", &[&(balance + 5)]).await?;
     transaction.commit().await?;

@@ -68,8 +68,8 @@ async fn events(locks: &Locks) -> Result<()> {
         }
     });
     match guard.state() {
-        State::Held { left } => println!("held, {left:?} left without renewal"),
-        State::AtRisk { left, why } => println!("held for {left:?} more: {why}"),
+        State::Held { left, .. } => println!("held, {left:?} left without renewal"),
+        State::AtRisk { left, why, .. } => println!("held for {left:?} more: {why}"),
         State::Lost(why) => println!("lost: {why}"),
         _ => {}
     }
@@ -118,6 +118,8 @@ async fn in_a_transaction(client: &mut tokio_postgres::Client) -> Result<Fencing
 
 #[allow(dead_code)]
 fn compares(guard: &fencepost::Guard) {
+    use fencepost::EtcdExt;
+
     let compare = guard.etcd_compare().expect("a lock on etcd");
     // if create_revision(compare.key) == compare.create_revision then put(…)
     drop(compare);
@@ -143,7 +145,7 @@ async fn what_the_guide_does_in_a_transaction_works() {
     server
         .psql(&database, "CREATE TABLE orders (id int, paid boolean); INSERT INTO orders VALUES (42, false)");
     let url = server.url(&database);
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let (mut client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     let connection = tokio::spawn(connection);
     let earlier = in_a_transaction(&mut client).await.unwrap();

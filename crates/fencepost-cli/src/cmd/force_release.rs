@@ -27,7 +27,7 @@ pub(super) async fn run(args: &args::ForceRelease, locks: &Locks, console: Conso
             match locks.show(name).await? {
                 Some(now) if now.token.is_none() => {}
                 Some(now) => {
-                    return Err(Error::Changed { name: now.name.clone(), holder: Some(Box::new(now)) }.into());
+                    return Err(Error::changed(&now.name.clone(), now).into());
                 }
                 None => return nobody(name, console),
             }

@@ -10,7 +10,12 @@ use crate::store;
 
 pub(super) fn run(args: &Init, global: &Global, console: Console) -> Outcome {
     let url = store::url(global)?;
-    let done = super::runtime()?.block_on(Locks::init(&url, args.reconfigure))?;
+    let runtime = super::runtime()?;
+    let done = if args.reconfigure {
+        runtime.block_on(Locks::reconfigure(&url))?
+    } else {
+        runtime.block_on(Locks::init(&url))?
+    };
     console.result(&json!({ "nodes": done }), || {
         if done.is_empty() {
             "this store needs no init; nothing was done".to_owned()

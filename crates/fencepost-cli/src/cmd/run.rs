@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Guard, Locks, Name, State, Wait, format_duration};
 use rustix::process::Pid;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};

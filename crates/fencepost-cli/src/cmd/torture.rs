@@ -45,7 +45,7 @@ pub(super) fn run(args: &Torture, global: &Global, console: Console) -> Outcome 
     super::runtime()?.block_on(async {
         let signals = caught.listen().map_err(system("catching signals"))?;
         if local.is_some() {
-            Locks::init(&plan.url, false).await?;
+            Locks::init(&plan.url).await?;
         }
         let locks = Locks::connect(&plan.url).await?;
         try_out(&locks, &plan).await?;

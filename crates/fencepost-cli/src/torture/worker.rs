@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Guard, Locks, Loss, State};
 use fencepost_testkit::history::{Event, Moment, What};
 use tokio::sync::Notify;

@@ -4,7 +4,7 @@ use super::{Stage, becomes_free, bounded, ms, patient, take};
 use fencepost::{Error, ForceRelease, Loss};
 
 fn reason() -> Loss {
-    Loss::ForceReleased { reason: "host is being drained".to_owned() }
+    Loss::force_released("host is being drained")
 }
 
 pub async fn the_victim_learns_the_reason(stage: Stage) {

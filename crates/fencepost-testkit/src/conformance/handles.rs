@@ -81,7 +81,7 @@ pub async fn a_release_by_handle_is_the_answer_to_a_force_release(stage: Stage) 
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     assert!(!revoked.freed && revoked.token > handle.token());
     assert!(operator.lock("a").try_acquire().await.unwrap().is_none(), "nobody has let go");
-    let reason = Loss::ForceReleased { reason: "host is being drained".to_owned() };
+    let reason = Loss::force_released("host is being drained");
     let refused = locks.extend(&handle, LONG).await.unwrap_err();
     assert!(matches!(&refused, Error::Lost { why, .. } if *why == reason), "{refused}");
     let refused = locks.attach(&handle).await.unwrap_err();
@@ -109,7 +109,7 @@ pub async fn a_guard_beside_a_renewal_by_handle_still_hears_of_a_force_release(s
     assert!(lost(locks.extend(&handle, LONG).await));
     operator.force_release("a", "enough").await.unwrap().unwrap();
     let why = bounded("the guard hears of it", guard.lost()).await;
-    assert_eq!(why, Loss::ForceReleased { reason: "enough".to_owned() });
+    assert_eq!(why, Loss::force_released("enough"));
 }
 
 pub async fn a_guard_whose_lock_was_attached_leaves_it_to_the_next(stage: Stage) {
@@ -155,7 +155,7 @@ pub async fn an_attached_guard_that_is_asked_to_let_go_holds_the_lock_until_it_d
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     assert!(!revoked.freed && revoked.token > guard.token());
     assert_eq!(revoked.holder.owner, Some(guard.owner()));
-    let why = Loss::ForceReleased { reason: "host is being drained".to_owned() };
+    let why = Loss::force_released("host is being drained");
     assert_eq!(bounded("the guard hears of it", guard.lost()).await, why);
     assert!(operator.lock("a").try_acquire().await.unwrap().is_none(), "the guard has it still");
     let shown = operator.show("a").await.unwrap().unwrap();

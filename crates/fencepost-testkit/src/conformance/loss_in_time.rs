@@ -1,6 +1,7 @@
 //! Promise 3: the guard says lost before its lease can run out, from the local clock alone.
 
 use super::{LONG, SHORT, Stage, becomes_free, bounded, ms, until};
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Guard, Loss, Risk, State};
 use std::time::Duration;
 

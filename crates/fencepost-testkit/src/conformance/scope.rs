@@ -44,7 +44,7 @@ pub async fn the_work_is_dropped_when_the_lock_is_lost(stage: Stage) {
         std::future::pending::<()>().await;
     });
     let error = bounded("the scope ends", work).await.unwrap_err();
-    let why = Loss::ForceReleased { reason: "enough".to_owned() };
+    let why = Loss::force_released("enough");
     assert!(matches!(&error, Error::Lost { why: lost, .. } if *lost == why), "{error}");
     assert!(dropped.load(Ordering::SeqCst));
     becomes_free(&operator, "a").await;

@@ -56,9 +56,9 @@ pub async fn a_set_is_lost_when_one_of_its_locks_is(stage: Stage) {
         std::future::pending::<()>().await;
     });
     let error = bounded("the scope ends", work).await.unwrap_err();
-    let why = Loss::ForceReleased { reason: "enough".to_owned() };
+    let why = Loss::force_released("enough");
     assert!(
-        matches!(&error, Error::Lost { name, why: lost } if name.as_str() == "b" && *lost == why),
+        matches!(&error, Error::Lost { name, why: lost, .. } if name.as_str() == "b" && *lost == why),
         "{error}"
     );
     until("the set knows", async || set.state().is_lost()).await;

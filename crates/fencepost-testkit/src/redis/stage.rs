@@ -21,7 +21,7 @@ pub(super) fn redlock_stage() -> Stage {
 
 fn declare(url: &str) {
     let url = url.to_owned();
-    let init = std::thread::spawn(move || fencepost::blocking::Locks::init(&url, false));
+    let init = std::thread::spawn(move || fencepost::blocking::Locks::init(&url));
     init.join().expect("it does not panic").expect("the nodes can be declared");
 }
 

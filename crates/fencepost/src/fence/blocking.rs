@@ -15,19 +15,14 @@
 //! As in [`crate::blocking`], calls from inside an async runtime are refused. A value in this process
 //! ([`Fenced`](super::Fenced)) needs neither.
 
-use std::sync::Arc;
-
 use super::Result;
-use crate::blocking::run;
-use crate::runtime::clock::Clock;
-use crate::runtime::keeper::Keeper;
+use crate::blocking::{run, same_as};
 use crate::{FencingToken, Name};
 
 /// Values by name that only the newest holder may change. See [`super::Fence`].
 #[derive(Clone, Debug)]
 pub struct Fence {
     fence: super::Fence,
-    keeper: Arc<Keeper>,
 }
 
 impl Fence {
@@ -36,14 +31,12 @@ impl Fence {
     /// # Errors
     /// As there.
     pub fn connect(url: &str) -> Result<Self> {
-        let keeper = Keeper::of(&Clock::system())?;
-        let fence = run(keeper.runtime(), super::Fence::connect(url))?;
-        Ok(Self { fence, keeper })
+        run(super::Fence::connect(url)).map(|fence| Self { fence })
     }
 
     /// See [`super::Fence::resource`].
     pub fn resource(&self, name: impl Into<String>) -> Resource {
-        Resource { resource: self.fence.resource(name), keeper: self.keeper.clone() }
+        Resource { resource: self.fence.resource(name) }
     }
 }
 
@@ -52,25 +45,12 @@ impl Fence {
 #[must_use = "a resource guards nothing until a token is activated"]
 pub struct Resource {
     resource: super::Resource,
-    keeper: Arc<Keeper>,
 }
 
 impl Resource {
-    /// See [`super::Resource::activate`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn activate(&self, token: FencingToken) -> Result<Active> {
-        let active = run(self.keeper.runtime(), self.resource.activate(token))?;
-        Ok(Active { active, keeper: self.keeper.clone() })
-    }
-
-    /// See [`super::Resource::write_once`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn write_once(&self, token: FencingToken, value: impl AsRef<[u8]>) -> Result<()> {
-        run(self.keeper.runtime(), self.resource.write_once(token, value))
+    same_as! { super::Resource, resource:
+        wait fn activate(&self, token: FencingToken) -> Result<Active>;
+        wait fn write_once(&self, token: FencingToken, value: impl AsRef<[u8]>) -> Result<()>;
     }
 }
 
@@ -78,33 +58,19 @@ impl Resource {
 #[derive(Clone, Debug)]
 pub struct Active {
     active: super::Active,
-    keeper: Arc<Keeper>,
 }
 
 impl Active {
-    /// See [`super::Active::read`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn read(&self) -> Result<Option<Vec<u8>>> {
-        run(self.keeper.runtime(), self.active.read())
+    same_as! { super::Active, active:
+        wait fn read(&self) -> Result<Option<Vec<u8>>>;
+        wait fn write(&self, value: impl AsRef<[u8]>) -> Result<()>;
+        fn name(&self) -> &Name;
+        fn token(&self) -> FencingToken;
     }
+}
 
-    /// See [`super::Active::write`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn write(&self, value: impl AsRef<[u8]>) -> Result<()> {
-        run(self.keeper.runtime(), self.active.write(value))
-    }
-
-    /// The name of the resource.
-    pub fn name(&self) -> &Name {
-        self.active.name()
-    }
-
-    /// The token.
-    pub fn token(&self) -> FencingToken {
-        self.active.token()
+impl From<super::Active> for Active {
+    fn from(active: super::Active) -> Self {
+        Self { active }
     }
 }

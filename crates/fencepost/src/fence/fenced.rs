@@ -7,7 +7,8 @@ use super::record::{Record, Rule};
 use crate::FencingToken;
 use crate::runtime::sync::lock;
 
-/// A value that remembers the largest token it was shown, and refuses smaller ones. Share it by reference or in an `Arc`.
+/// A value that remembers the largest token it was shown, and refuses smaller ones. Share it by reference or
+/// in an `Arc`.
 ///
 /// ```
 /// use fencepost::FencingToken;
@@ -27,8 +28,8 @@ use crate::runtime::sync::lock;
 /// # Ok::<(), fencepost::fence::StaleToken>(())
 /// ```
 ///
-/// The closures run while the value is locked, so check and write are one step: keep them short. If one panics, the
-/// value stays as it left it.
+/// The closures run while the value is locked, so check and write are one step: keep them short. If one
+/// panics, the value stays as it left it.
 #[derive(Debug)]
 pub struct Fenced<T> {
     name: String,
@@ -50,7 +51,8 @@ impl<T> Fenced<T> {
         Ok(Entry { fenced: self, token })
     }
 
-    /// Changes the value once for a token: for an effect that must not be repeated, and that depends on nothing read before.
+    /// Changes the value once for a token: for an effect that must not be repeated, and that depends on
+    /// nothing read before.
     ///
     /// # Errors
     /// If this token, or a larger one, was seen.

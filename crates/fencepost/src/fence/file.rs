@@ -1,7 +1,7 @@
-//! Resources in files on this machine, two for each: `NAME.guard`, whose flock is the turn to check and write, and `NAME.value`
-//! with the largest token and the value, replaced as a whole.
+//! Resources in files on this machine, two for each: `NAME.guard`, whose flock is the turn to check and
+//! write, and `NAME.value` with the largest token and the value, replaced as a whole.
 //!
-//! A replacement is a new file that is on the disk before it gets the name, so that whoever is killed, at whatever
+//! A replacement is a new file that is on the disk before it gets the name. So whoever is killed, at whatever
 //! point, leaves the old pair of token and value or the new one.
 
 use std::fs::File as StdFile;
@@ -62,7 +62,8 @@ impl File {
     pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
         if url.path.is_empty() || !url.hosts.is_empty() {
             return Err(Error::invalid(
-                "resources in files need a directory of their own: write `file:///absolute/path` or `file:relative/path`",
+                "resources in files need a directory of their own: write `file:///absolute/path` or \
+                 `file:relative/path`",
             ));
         }
         let access = url.take_choice("mode", &[("private", Access::Private), ("shared", Access::Shared)])?;
@@ -87,15 +88,15 @@ impl File {
         done.unwrap_or_else(|error| match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             // The runtime is shutting down, and it never ran.
-            Err(error) => Err(unavailable(&label, error).into()),
+            Err(error) => Err(crate::Error::unavailable(label, error).into()),
         })
     }
 
     async fn put(&self, resource: &Name, token: FencingToken, value: &[u8], rule: Rule) -> Result<()> {
         if value.len() as u64 > LARGEST {
             return Err(Error::invalid(format!(
-                "a value in a file may have at most {LARGEST} bytes, the one for `{}` has {}; keep large data elsewhere and a \
-                 reference to it here",
+                "a value in a file may have at most {LARGEST} bytes, the one for `{}` has {}; keep large \
+                 data elsewhere and a reference to it here",
                 printable(resource.as_str()),
                 value.len()
             )));
@@ -134,8 +135,7 @@ impl Folder {
             self.replace(resource, &record)
         };
         // Whether or not it took effect, it does no harm: it can be activated again.
-        on_disk
-            .map_err(|(Trouble::Before(error) | Trouble::After(error))| unavailable(&self.label, error))?;
+        on_disk.map_err(|(Trouble::Before(error) | Trouble::After(error))| self.unavailable(error))?;
         Ok(record.value)
     }
 
@@ -145,27 +145,26 @@ impl Folder {
         record.admit(resource.as_str(), token, rule)?;
         record.value = Some(value);
         self.replace(resource, &record).map_err(|trouble| match trouble {
-            Trouble::Before(error) => unavailable(&self.label, error).into(),
-            Trouble::After(error) => Error::Uncertain { resource: resource.clone(), source: error.into() },
+            Trouble::Before(error) => self.unavailable(error),
+            Trouble::After(error) => Error::uncertain(resource, error),
         })
     }
 
-    /// Takes the flock, which every step has for a moment only. Whoever was stopped in the middle of one keeps it, so
-    /// the wait has an end.
+    /// Takes the flock, which every step has for a moment only. Whoever was stopped in the middle of one
+    /// keeps it, so the wait has an end.
     fn turn(&self, resource: &Name) -> Result<LockFile> {
         let (name, started) = (file_name_with(resource, GUARD), Instant::now());
         let mut pause = PAUSES.0;
-        let failed = |error| unavailable(&self.label, error);
+        let failed = |error: io::Error| self.unavailable(error);
         loop {
             let guard = LockFile::open_or_create(&self.directory, &name).map_err(failed)?;
             while !guard.try_lock().map_err(failed)? {
                 if started.elapsed() >= self.timeout {
-                    let why = format!(
-                        "`{name}` was in use for {}: a process was stopped in the middle of a write; resume \
-                         or end it",
-                        crate::format_duration(self.timeout)
-                    );
-                    return Err(unavailable(&self.label, why).into());
+                    let waited = crate::format_duration(self.timeout);
+                    return Err(self.unavailable(format!(
+                        "`{name}` was in use for {waited}: a process was stopped in the middle of a \
+                         write; resume or end it"
+                    )));
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(PAUSES.1);
@@ -180,30 +179,35 @@ impl Folder {
         let name = file_name_with(resource, VALUE);
         let unreadable = |why: &str| {
             let why = format!(
-                "`{name}` cannot be read: {why}; restore it from a backup, since without it stale holders would get in"
+                "`{name}` cannot be read: {why}; restore it from a backup, since without it stale holders \
+                 would get in"
             );
-            crate::Error::Backend { store: self.label.clone(), source: why.into() }
+            Error::Failed(crate::Error::backend(&self.label, why))
         };
-        let failed = |error: io::Error| unavailable(&self.label, error);
+        let failed = |error: io::Error| self.unavailable(error);
         // Without waiting, should it be a pipe.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match openat(&self.directory.file, &name, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(Record::default()),
-            Err(Errno::LOOP) => return Err(unreadable("it is a symbolic link").into()),
-            Err(error) => return Err(failed(error.into()).into()),
+            Err(Errno::LOOP) => return Err(unreadable("it is a symbolic link")),
+            Err(error) => return Err(failed(error.into())),
         };
         let stat = fstat(&file).map_err(|error| failed(error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(unreadable("it is no plain file").into());
+            return Err(unreadable("it is no plain file"));
         }
         if u64::try_from(stat.st_size).is_ok_and(|size| size > LARGEST_FILE) {
-            return Err(unreadable("it is larger than any value that is written here").into());
+            return Err(unreadable("it is larger than any value that is written here"));
         }
         let mut bytes = Vec::new();
         // Whoever writes into it, instead of replacing it, must not make us read for ever.
         StdFile::from(file).take(LARGEST_FILE).read_to_end(&mut bytes).map_err(failed)?;
-        decode(bytes).ok_or_else(|| unreadable("it is damaged, or of another version").into())
+        decode(bytes).ok_or_else(|| unreadable("it is damaged, or of another version"))
+    }
+
+    fn unavailable(&self, source: impl Into<crate::Source>) -> Error {
+        Error::Failed(crate::Error::unavailable(&self.label, source))
     }
 
     /// Puts a record into the place of the one before, on the disk.
@@ -221,10 +225,6 @@ impl Folder {
         renameat(dir, &new, dir, &name).map_err(io::Error::from)?;
         self.directory.sync().map_err(Trouble::After)
     }
-}
-
-fn unavailable(label: &str, source: impl Into<crate::Source>) -> crate::Error {
-    crate::Error::Unavailable { store: label.to_owned(), source: source.into() }
 }
 
 /// The first line: the token, and how many bytes of a value follow; `-` if none was written yet.

@@ -1,8 +1,11 @@
 -- Checks a fencing token and, in the same step, runs one command. For any client: load it as it is.
 -- KEYS  1 guard: the largest token that was seen, a plain string. Must never expire and never be evicted
 --       2… the keys of the command, for those who list them; with the hash tag of the guard
--- ARGV  1 token   2 `>=`: a holder comes as often as it likes; `>`: once a token   3… the command and its arguments, if any
--- Reply: that of the command, nil without one; the error `STALE highest` if the token is too old: nothing was done
+-- ARGV  1 token
+--       2 `>=`: a holder comes as often as it likes; `>`: once a token
+--       3… the command and its arguments, if any
+-- Reply: that of the command, nil without one; the error `STALE highest` if the token is too old: nothing was
+-- done
 local seen = redis.call('GET', KEYS[1])
 -- A holder that comes again needs no arithmetic.
 if seen ~= ARGV[1] or ARGV[2] ~= '>=' then

@@ -18,7 +18,8 @@ impl Memory {
     pub(super) fn from_url(url: StoreUrl) -> Result<Self> {
         if !url.path.is_empty() || !url.hosts.is_empty() {
             return Err(Error::invalid(
-                "resources in memory have no place to name: write `memory:`, and clone the `Fence` to share it",
+                "resources in memory have no place to name: write `memory:`, and clone the `Fence` to share \
+                 it",
             ));
         }
         url.finish()?;

@@ -1,17 +1,17 @@
 //! The resource's side: checks that make the token count.
 //!
-//! A lock can end while its holder stands still, and no lock service can stop that holder from writing when it wakes up.
-//! The resource can, if it remembers the largest [token](FencingToken) it was shown and refuses smaller ones. These are such
-//! resources:
+//! A lock can end while its holder stands still, and no lock service can stop that holder from writing when
+//! it wakes up. The resource can, if it remembers the largest [token](FencingToken) it was shown and refuses
+//! smaller ones. These are such resources:
 //!
 //! | what the lock protects | use |
 //! |---|---|
 //! | a value in this process | [`Fenced`] |
 //! | a value in a file, in Redis or in PostgreSQL | [`Fence::connect`] with its URL |
-//! | your own tables in PostgreSQL | [`postgres::begin`] for your transaction; or the trigger of `fence.sql`, which refuses stale writes of any client |
-//! | your own keys in Redis | [`Redis::run`]: one command of yours, behind the check |
-//! | an HTTP service | [`http::FenceLayer`] |
-//! | something else | your own [`Backend`] |
+//! | your own tables in PostgreSQL | `postgres::begin` for your transaction; or the trigger of `fence.sql` |
+//! | your own keys in Redis | `Redis::run`: one command of yours, behind the check |
+//! | an HTTP service | `http::FenceLayer` |
+//! | something else | your own `Backend`, with the feature `unstable-backend` |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -35,25 +35,25 @@
 //! ```
 //!
 //! # Two rules
-//! **Check and write are one step.** There is no call here that checks alone. What a check found may have changed by the time
-//! of the write behind it.
+//! **Check and write are one step.** No call here checks alone. What a check found may have changed by the
+//! time of the write.
 //!
-//! **Activate first.** A new holder shows its token to the resource *before it reads*. Otherwise the one before, whose write is
-//! on its way, gets in between that read and the write that follows from it: its token is the largest that the resource knows, so
-//! its write is accepted, and then lost. Here the types see to it: only [`activate`](Resource::activate) gives something to
-//! read with.
+//! **Activate first.** A new holder shows its token to the resource *before it reads*. Otherwise the holder
+//! before it, whose write is on its way, gets in between that read and the write that follows from it: its
+//! token is still the largest, so its write is accepted, and then lost. The types see to it: only
+//! [`activate`](Resource::activate) gives something to read with.
 //!
 //! # Many writes, or one
-//! A holder that [activates](Resource::activate) writes as often as it likes: the resource accepts its token again and again, until it
-//! has seen a larger one. For one effect that must not happen twice (a mail, a payment), and that depends on nothing read
-//! before, [`write_once`](Resource::write_once) accepts each token once. If its answer was lost, repeat it: a refusal with
-//! `highest == presented` says that the first one got through. (Not from an [`http`] service, which records the token before its
-//! handler begins.)
+//! A holder that [activates](Resource::activate) writes as often as it likes, until the resource has seen a
+//! larger token. For one effect that must not happen twice (a mail, a payment), and that depends on nothing
+//! read before, [`write_once`](Resource::write_once) accepts each token once. If its answer was lost, repeat
+//! it: a refusal with `highest == presented` says that the first one got through. (Not from an HTTP service,
+//! which records the token before its handler begins.)
 //!
 //! # What it does not do
-//! It orders holders, not the writes of one holder: those are the holder's own to order, by waiting for each before it
-//! begins the next. It cannot undo what was written while a token was the largest. And it
-//! forgets with its store: `SAFETY.md` says what each kind needs to remember.
+//! It orders holders, not the writes of one holder: wait for each write before you begin the next. It cannot
+//! undo what was written while a token was the largest. And it forgets with its store: `SAFETY.md` says what
+//! each kind needs to remember.
 
 mod backend;
 pub mod blocking;
@@ -72,7 +72,10 @@ pub mod redis;
 
 use std::sync::Arc;
 
+#[cfg(feature = "unstable-backend")]
 pub use self::backend::Backend;
+#[cfg(not(feature = "unstable-backend"))]
+use self::backend::Backend;
 pub use self::error::{Error, Result, StaleToken};
 pub use self::fenced::{Entry, Fenced};
 #[cfg(feature = "redis")]
@@ -94,7 +97,7 @@ impl Fence {
     /// | `memory:` | this process, and end with it |
     /// | `file:///path`, `file:path` | files of that directory; `?mode=shared` as for locks |
     /// | `redis://…`, `rediss://…`, `redis+unix://…` | one Redis, as for locks |
-    /// | `postgres://…` | the schema `fencepost_fence`, which is made if this user may; over a session of its own, not through a transaction pool |
+    /// | `postgres://…` | the schema `fencepost_fence`, made if this user may; no transaction pool |
     ///
     /// All know the parameter `timeout`.
     ///
@@ -103,28 +106,42 @@ impl Fence {
     pub async fn connect(url: &str) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
         match url.scheme.as_str() {
-            "memory" => Ok(Self::new(Memory::from_url(url)?)),
+            "memory" => Ok(Self::of(Memory::from_url(url)?)),
             #[cfg(feature = "file")]
-            "file" => Ok(Self::new(file::File::from_url(url)?)),
+            "file" => Ok(Self::of(file::File::from_url(url)?)),
             #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => Ok(Self::new(postgres::Postgres::connect(url).await?)),
+            "postgres" | "postgresql" => Ok(Self::of(postgres::Postgres::connect(url).await?)),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" => Ok(Self::new(Redis::from_url(url).await?)),
+            "redis" | "rediss" | "redis+unix" => Ok(Self::of(Redis::from_url(url).await?)),
             other => Err(Error::invalid(format!(
-                "resources cannot be kept in `{other}:`, or it is not built in; known are `memory:`, `file:`, `redis:`, \
-                 `rediss:`, `redis+unix:` and `postgres:`, with the features `file`, `redis`, `tls` and `postgres`"
+                "resources cannot be kept in `{other}:`, or it is not built in; known are `memory:`, \
+                 `file:`, `redis:`, `rediss:`, `redis+unix:` and `postgres:`, with the features `file`, \
+                 `redis`, `tls` and `postgres`"
             ))),
         }
     }
 
     /// Keeps values wherever you say.
+    #[cfg(feature = "unstable-backend")]
     pub fn new(backend: impl Backend + 'static) -> Self {
+        Self::of(backend)
+    }
+
+    fn of(backend: impl Backend + 'static) -> Self {
         Self(Arc::new(backend))
     }
 
-    /// One resource: what one lock protects. Its name need not be the lock's, but everybody has to use the same.
+    /// One resource: what one lock protects. Its name need not be the lock's, but everybody has to use the
+    /// same.
     pub fn resource(&self, name: impl Into<String>) -> Resource {
         Resource { fence: self.clone(), name: name.into() }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl From<Redis> for Fence {
+    fn from(redis: Redis) -> Self {
+        Self::of(redis)
     }
 }
 
@@ -137,7 +154,8 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Shows a token to the resource: from here on no older holder gets in. The first thing that a new holder does.
+    /// Shows a token to the resource: from here on no older holder gets in. The first thing that a new holder
+    /// does.
     ///
     /// # Errors
     /// [`Stale`](Error::Stale) if a larger token was seen: this holder has lost its lock.
@@ -146,26 +164,23 @@ impl Resource {
     /// # Cancellation
     /// If the future is dropped, the token may have been recorded or not.
     pub async fn activate(&self, token: FencingToken) -> Result<Active> {
-        let name = self.check()?;
+        let name = named(&self.name)?;
         self.fence.0.activate(&name, token).await?;
         Ok(Active { fence: self.fence.clone(), name, token })
     }
 
-    /// Writes once for a token: for an effect that must not be repeated, and that depends on nothing read before. Comes
-    /// instead of [`activate`](Self::activate), not behind it: a token that was activated has been seen.
+    /// Writes once for a token: for an effect that must not be repeated, and that depends on nothing read
+    /// before. Comes instead of [`activate`](Self::activate), not after it: an activated token has been seen.
     ///
     /// # Errors
-    /// [`Stale`](Error::Stale) if this token or a larger one was seen. [`Uncertain`](Error::Uncertain) if the answer did not come: repeat
-    /// it, and be refused if the first one got through. [`Failed`](Error::Failed) if nothing was written.
+    /// [`Stale`](Error::Stale) if this token or a larger one was seen. [`Uncertain`](Error::Uncertain) if the
+    /// answer did not come: repeat it, and be refused if the first one got through.
+    /// [`Failed`](Error::Failed) if nothing was written.
     ///
     /// # Cancellation
     /// If the future is dropped, the value may have been written or not.
     pub async fn write_once(&self, token: FencingToken, value: impl AsRef<[u8]>) -> Result<()> {
-        self.fence.0.write_once(&self.check()?, token, value.as_ref()).await
-    }
-
-    fn check(&self) -> Result<Name> {
-        named(&self.name)
+        self.fence.0.write_once(&named(&self.name)?, token, value.as_ref()).await
     }
 }
 
@@ -186,17 +201,19 @@ impl Active {
     /// The value; `None` if none was written yet.
     ///
     /// # Errors
-    /// [`Stale`](Error::Stale) if a larger token was seen since. [`Failed`](Error::Failed) if the resource is out of reach.
+    /// [`Stale`](Error::Stale) if a larger token was seen since. [`Failed`](Error::Failed) if the resource is
+    /// out of reach.
     pub async fn read(&self) -> Result<Option<Vec<u8>>> {
         self.fence.0.activate(&self.name, self.token).await
     }
 
-    /// Writes the value, as often as you like. Wait for each write before you begin the next: those of one token are not ordered
-    /// by it.
+    /// Writes the value, as often as you like. Wait for each write before you begin the next: a token does
+    /// not order its own.
     ///
     /// # Errors
-    /// [`Stale`](Error::Stale) if a larger token was seen since: nothing was written. [`Uncertain`](Error::Uncertain) if the answer did
-    /// not come. [`Failed`](Error::Failed) if nothing was written.
+    /// [`Stale`](Error::Stale) if a larger token was seen since: nothing was written.
+    /// [`Uncertain`](Error::Uncertain) if the answer did not come. [`Failed`](Error::Failed) if nothing was
+    /// written.
     ///
     /// # Cancellation
     /// If the future is dropped, the value may have been written, or be written later.

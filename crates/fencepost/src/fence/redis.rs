@@ -12,8 +12,8 @@ use crate::backends::redis::keys;
 use crate::url::StoreUrl;
 use crate::{FencingToken, Name};
 
-/// The script behind [`Redis::run`] (`guarded.lua` in the repository), for clients in any language. Its keys, arguments and replies are
-/// in its head.
+/// The script behind [`Redis::run`] (`guarded.lua` in the repository), for clients in any language. Its keys,
+/// arguments and replies are in its head.
 pub const SCRIPT: &str = include_str!("guarded.lua");
 
 /// Resources in one Redis server: one command of yours, behind the check.
@@ -30,7 +30,7 @@ pub const SCRIPT: &str = include_str!("guarded.lua");
 /// # Ok(()) }
 /// ```
 ///
-/// As a [`Fence`](super::Fence) it keeps values in keys of its own.
+/// Made into a [`Fence`](super::Fence) it keeps values in keys of its own.
 #[derive(Debug)]
 pub struct Redis {
     server: ScriptClient,
@@ -54,7 +54,8 @@ impl Redis {
     /// Connects. The URL is that of the store for locks: `redis://`, `rediss://` or `redis+unix://`.
     ///
     /// # Errors
-    /// As [`Locks::connect`](crate::Locks::connect). A server that evicts keys is refused: it would forget tokens.
+    /// As [`Locks::connect`](crate::Locks::connect). A server that evicts keys is refused: it would forget
+    /// tokens.
     pub async fn connect(url: &str) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
         if !matches!(url.scheme.as_str(), "redis" | "rediss" | "redis+unix") {
@@ -78,34 +79,33 @@ impl Redis {
         self.repeat(&named(resource)?, token, &[]).await.map(drop)
     }
 
-    /// Runs one command if no larger token was seen, and records the token, in one step. If the command itself fails, the token
-    /// was recorded.
+    /// Runs one command if no larger token was seen, and records the token, in one step. If the command
+    /// itself fails, the token was recorded.
     ///
     /// # Errors
-    /// [`Stale`](Error::Stale) if a larger token was seen: the command was not run. [`Uncertain`](Error::Uncertain) if no answer came.
+    /// [`Stale`](Error::Stale) if a larger token was seen: the command was not run.
+    /// [`Uncertain`](Error::Uncertain) if no answer came.
     pub async fn run(
         &self,
         resource: &str,
         token: FencingToken,
         command: &[impl AsRef<[u8]>],
     ) -> Result<Reply> {
-        let command: Vec<&[u8]> = command.iter().map(AsRef::as_ref).collect();
-        self.once(&named(resource)?, token, Rule::AtLeast, &command).await.and_then(reply)
+        self.once(&named(resource)?, token, Rule::AtLeast, &bytes(command)).await.and_then(reply)
     }
 
     /// The same if this token or a larger one was never seen.
     ///
     /// # Errors
-    /// [`Stale`](Error::Stale) if it was: the command was not run. [`Uncertain`](Error::Uncertain) if no answer came: repeat it, and be
-    /// refused if the first one got through.
+    /// [`Stale`](Error::Stale) if it was: the command was not run. [`Uncertain`](Error::Uncertain) if no
+    /// answer came: repeat it, and be refused if the first one got through.
     pub async fn run_once(
         &self,
         resource: &str,
         token: FencingToken,
         command: &[impl AsRef<[u8]>],
     ) -> Result<Reply> {
-        let command: Vec<&[u8]> = command.iter().map(AsRef::as_ref).collect();
-        self.once(&named(resource)?, token, Rule::Above, &command).await.and_then(reply)
+        self.once(&named(resource)?, token, Rule::Above, &bytes(command)).await.and_then(reply)
     }
 
     /// The key that holds the largest token of a resource, for clients that load [`SCRIPT`] themselves.
@@ -117,6 +117,7 @@ impl Redis {
         keys::about(what, &format!("{}fence:{resource}", self.server.prefix()))
     }
 
+    /// Sends it once. The inner error says why no answer came.
     async fn ask(
         &self,
         resource: &Name,
@@ -136,15 +137,13 @@ impl Redis {
     }
 
     fn refusal(&self, resource: &Name, token: FencingToken, text: &str) -> Error {
-        let highest = text.strip_prefix("STALE ").and_then(|number| number.trim().parse().ok());
-        match highest.and_then(FencingToken::new) {
+        match text.strip_prefix("STALE ").and_then(|number| number.trim().parse().ok()) {
             Some(highest) => StaleToken::new(resource.as_str(), token, highest).into(),
             None if text.contains("NOPERM") || text.contains("can't run this command") => {
+                let (label, prefix) = (self.server.label(), self.server.prefix());
                 crate::Error::config(format!(
-                    "{} does not let this user do that ({text}); grant it `+@scripting`, `+get +set` on the keys `{{{}fence:*`, and \
-                     what the command needs",
-                    self.server.label(),
-                    self.server.prefix()
+                    "{label} does not let this user do that ({text}); grant it `+@scripting`, `+get +set` \
+                     on the keys `{{{prefix}fence:*`, and what the command needs"
                 ))
                 .into()
             }
@@ -156,10 +155,10 @@ impl Redis {
     async fn repeat(&self, resource: &Name, token: FencingToken, command: &[&[u8]]) -> Result<Value> {
         match self.ask(resource, token, Rule::AtLeast, command).await? {
             Ok(value) => Ok(value),
-            Err(_) => match self.ask(resource, token, Rule::AtLeast, command).await? {
-                Ok(value) => Ok(value),
-                Err(why) => Err(self.server.unavailable(why).into()),
-            },
+            Err(_) => {
+                let again = self.ask(resource, token, Rule::AtLeast, command).await?;
+                again.map_err(|why| self.server.unavailable(why).into())
+            }
         }
     }
 
@@ -170,10 +169,7 @@ impl Redis {
         rule: Rule,
         command: &[&[u8]],
     ) -> Result<Value> {
-        match self.ask(resource, token, rule, command).await? {
-            Ok(value) => Ok(value),
-            Err(why) => Err(Error::Uncertain { resource: resource.clone(), source: why.into() }),
-        }
+        self.ask(resource, token, rule, command).await?.map_err(|why| Error::uncertain(resource, why))
     }
 }
 
@@ -196,6 +192,10 @@ impl Backend for Redis {
         let key = self.key(resource.as_str(), "value");
         self.once(resource, token, Rule::Above, &[b"SET", key.as_bytes(), value]).await.map(drop)
     }
+}
+
+fn bytes(command: &[impl AsRef<[u8]>]) -> Vec<&[u8]> {
+    command.iter().map(AsRef::as_ref).collect()
 }
 
 fn reply(value: Value) -> Result<Reply> {

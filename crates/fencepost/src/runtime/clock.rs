@@ -137,13 +137,11 @@ impl ManualClock {
         Self::default()
     }
 
-    /// The clock as a [`Clock`].
-    pub fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         Clock(Some(self.clone()))
     }
 
-    /// The time now.
-    pub fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         *self.now.borrow()
     }
 

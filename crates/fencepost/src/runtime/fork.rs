@@ -12,8 +12,8 @@ use crate::{Error, Result};
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// How many forks there were above this process since the library was first used. What was made in another
-/// generation is the parent's.
-pub(crate) fn generation() -> u32 {
+/// generation belongs to the parent, which shares its sockets with us: leave it alone, and do not drop it.
+pub fn generation() -> u32 {
     GENERATION.load(SeqCst)
 }
 
@@ -28,10 +28,7 @@ pub(crate) fn watch() -> Result<()> {
     let error = *WATCHING.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
     match error {
         0 => Ok(()),
-        error => Err(Error::Unavailable {
-            store: "(this process)".to_owned(),
-            source: Box::new(std::io::Error::from_raw_os_error(error)),
-        }),
+        error => Err(Error::unavailable("(this process)", std::io::Error::from_raw_os_error(error))),
     }
 }
 

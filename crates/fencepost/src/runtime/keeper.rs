@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::runtime::alarm::Alarm;
 use crate::runtime::clock::{Clock, Due, Moment};
-use crate::runtime::fork::PerProcess;
+use crate::runtime::fork::{self, PerProcess};
 use crate::runtime::lease_state::{Action, LeaseState};
 use crate::runtime::sync::lock;
 use crate::text::printable;
@@ -49,7 +49,6 @@ impl Keeper {
     /// The keeper for a clock: one for the system's, one for each manual one. All share a thread.
     pub(crate) fn of(clock: &Clock) -> Result<Arc<Self>> {
         static SYSTEM: PerProcess<Mutex<Option<Arc<Keeper>>>> = PerProcess::new();
-        crate::runtime::fork::watch()?;
         if let Some(manual) = clock.manual() {
             let started = manual.due().map(|due| due as Arc<dyn Any + Send + Sync>);
             if let Some(keeper) = started.and_then(|due| due.downcast().ok()) {
@@ -134,7 +133,8 @@ impl Keeper {
         self.runtime.spawn(job).await.ok()
     }
 
-    /// The runtime that the blocking interface borrows.
+    /// The runtime of the keeper's thread.
+    #[allow(dead_code)] // for some stores
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }
@@ -242,15 +242,15 @@ async fn run(keeper: Weak<Keeper>, alarm: Arc<Alarm>) {
 }
 
 /// The process's background runtime, on a thread of its own.
-fn runtime() -> Result<Handle> {
+pub(crate) fn runtime() -> Result<Handle> {
     static RUNTIME: PerProcess<Mutex<Option<Handle>>> = PerProcess::new();
+    fork::watch()?;
     let mut slot = lock(RUNTIME.get());
     if let Some(handle) = &*slot {
         return Ok(handle.clone());
     }
-    let failed = |error: std::io::Error| Error::Unavailable {
-        store: "(this process)".to_owned(),
-        source: format!("the keeper thread did not start: {error}").into(),
+    let failed = |error: std::io::Error| {
+        Error::unavailable("(this process)", format!("the keeper thread did not start: {error}"))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let handle = runtime.handle().clone();

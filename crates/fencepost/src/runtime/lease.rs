@@ -13,6 +13,11 @@ pub(crate) fn drift(ttl: Duration) -> Duration {
     ttl / 100 + Duration::from_millis(2)
 }
 
+/// The end of the validity that an answer grants for `term`, to a request sent at `sent`.
+pub(crate) fn valid_until(sent: Moment, term: Duration) -> Moment {
+    sent.plus(term.saturating_sub(drift(term)))
+}
+
 /// The validity of one held lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
@@ -41,7 +46,7 @@ impl Lease {
     }
 
     fn set(&mut self, sent: Moment, term: Duration) {
-        let end = sent.plus(term.saturating_sub(drift(term)));
+        let end = valid_until(sent, term);
         let end = self.cap.map_or(end, |cap| end.min(cap));
         self.sent = self.sent.max(sent);
         self.until = Some(self.until.map_or(end, |until| until.max(end)));
@@ -89,8 +94,16 @@ impl Lease {
         wanted.max(self.store_end.since(now)).max(Duration::from_millis(1))
     }
 
-    pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
+    /// Whether the lease ended so long ago that a process that runs would have noticed.
+    pub(crate) fn ended_long_ago(&self, now: Moment) -> bool {
+        let late = self.until.map_or(Duration::ZERO, |until| now.since(until));
+        late > (self.ttl / 10).max(Duration::from_millis(100))
+    }
+
+    /// How long to wait after a failed renewal before the next: several fit into what is left.
+    pub(crate) fn pause_after_failure(&self, now: Moment) -> Duration {
+        let left = self.left(now).unwrap_or(self.ttl);
+        (left / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
     /// When the next renewal should be sent.
@@ -197,8 +210,8 @@ mod tests {
         fn risk_comes_after_the_renewal_is_due_and_before_the_end(ttl in 10u64..1_000_000) {
             let lease = Lease::new(at(0), ms(ttl), Some(ms(ttl)), None);
             let every = ms(ttl) / 3;
-            let (due, risk, end) = (lease.renew_at(every), lease.risk_at(Some(every)).unwrap(), lease.until().unwrap());
-            prop_assert!(due <= risk && risk <= end);
+            let (risk, end) = (lease.risk_at(Some(every)).unwrap(), lease.until().unwrap());
+            prop_assert!(lease.renew_at(every) <= risk && risk <= end);
             prop_assert!(lease.risk_at(None).unwrap() <= end);
         }
     }

@@ -3,7 +3,6 @@
 //! `ended` is set before anything is sent that gives the lock up, and at most one renewal is under way at a
 //! time. Together they make a renewal unable to outlive a release.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,12 +11,14 @@ use crate::backend::{Grant, Hold, Renewal, Request};
 use crate::options::Options;
 use crate::owner::Identity;
 use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::fork;
 use crate::runtime::keeper::Keeper;
 use crate::runtime::lease::Lease;
 use crate::runtime::loss_signal::LossSignal;
 use crate::runtime::sync::lock;
 use crate::stats::{Counters, add, subtract};
 use crate::text::printable;
+use crate::wait::jittered;
 use crate::{Error, FencingToken, Loss, Name, Owner, Result, Risk, State, format_duration};
 
 /// When a lock with a short first term is renewed, after it was acquired.
@@ -34,24 +35,23 @@ pub(crate) struct LeaseState {
     signal: Arc<LossSignal>,
     clock: Clock,
     counters: Arc<Counters>,
-    ttl: Duration,
+    pub(crate) ttl: Duration,
     renew_every: Option<Duration>,
     acquired: Moment,
     /// Of the process that acquired it.
     generation: u32,
-    inner: Mutex<Inner>,
+    progress: Mutex<Progress>,
 }
 
+/// What changes while the lock is held.
 #[derive(Debug)]
-struct Inner {
+struct Progress {
     lease: Lease,
-    /// The last renewal failed.
-    trouble: bool,
-    /// When to renew, if not by the cadence: after a failure, or because the first term was a short one.
-    renew_early_at: Option<Moment>,
+    /// When to renew next; `None` if the lock is not renewed.
+    renew_at: Option<Moment>,
     renewing: bool,
-    /// A renewal has been sent since the last one was answered.
-    tried: bool,
+    /// The last renewal failed.
+    failing: bool,
     loss: Option<Loss>,
     /// The guard gave the lock up; nothing may renew it any more.
     ended: bool,
@@ -70,6 +70,15 @@ pub(crate) enum Action {
     Nothing,
 }
 
+/// Logs an event of a held lock.
+macro_rules! log {
+    ($level:ident, $held:ident, $($rest:tt)+) => {
+        tracing::$level!(
+            name = %printable($held.name.as_str()), owner = %$held.owner, token = $held.token.get(), $($rest)+
+        )
+    };
+}
+
 impl LeaseState {
     pub(crate) fn new(
         request: &Request,
@@ -84,11 +93,13 @@ impl LeaseState {
         let cap = options.max_hold.map(|hold| acquired.plus(hold));
         let lease = Lease::new(grant.sent, request.ttl, grant.term, cap);
         let renew_every = options.renew.then(|| options.cadence(&clock));
-        // A lock handed over by push has a short term at first. A moment later is early enough to renew it,
-        // and lets the holder begin, or even end, its work first.
-        let short = grant.term.is_some_and(|term| term < request.ttl);
-        let renew_early_at = short.then(|| acquired.plus(FIRST_RENEWAL));
-        let round_trip = (!grant.pushed).then(|| acquired.since(grant.sent));
+        // A push grants a short term at first, which is made up to the ttl even where nothing else is
+        // renewed. A moment later is early enough, and lets the holder begin, or even end, its work first.
+        let is_short = grant.term.is_some_and(|term| term < request.ttl);
+        let renew_at = match renew_every {
+            _ if is_short => Some(acquired.plus(FIRST_RENEWAL)),
+            every => every.map(|every| lease.renew_at(every)),
+        };
         add(&counters.held_now, 1);
         let held = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -103,21 +114,20 @@ impl LeaseState {
             ttl: request.ttl,
             renew_every,
             acquired,
-            generation: crate::runtime::fork::generation(),
-            inner: Mutex::new(Inner {
+            generation: fork::generation(),
+            progress: Mutex::new(Progress {
                 lease,
-                trouble: false,
-                renew_early_at,
+                renew_at,
                 renewing: false,
-                tried: false,
+                failing: false,
                 loss: None,
                 ended: false,
                 warned: false,
                 scheduled: None,
             }),
         });
-        if let Some(took) = round_trip {
-            held.round_trip(took);
+        if !grant.pushed {
+            held.round_trip(acquired.since(grant.sent));
         }
         held
     }
@@ -128,58 +138,55 @@ impl LeaseState {
             return State::Lost(Loss::Forked);
         }
         let now = self.clock.now();
-        self.state_of(&mut lock(&self.inner), now)
+        self.state_of(&mut lock(&self.progress), now)
     }
 
-    fn state_of(&self, inner: &mut Inner, now: Moment) -> State {
-        if inner.loss.is_none() {
+    fn state_of(&self, progress: &mut Progress, now: Moment) -> State {
+        if progress.loss.is_none() {
             if let Some(why) = self.signal.loss() {
-                self.declare(inner, why.clone());
-            } else if inner.lease.is_over(now) {
-                let why = self.cause(inner, now);
-                self.declare(inner, why);
+                self.declare(progress, why.clone());
+            } else if progress.lease.is_over(now) {
+                let why = self.cause(progress, now);
+                self.declare(progress, why);
             }
         }
-        if let Some(why) = &inner.loss {
+        if let Some(why) = &progress.loss {
             return State::Lost(why.clone());
         }
-        let left = inner.lease.left(now);
-        let renewed_every = self.renew_every.filter(|_| !inner.ended);
-        let risky = inner.lease.risk_at(renewed_every).is_some_and(|risk_at| now >= risk_at);
-        match left {
-            Some(left) if inner.trouble => State::AtRisk { left, why: Risk::Unreachable },
-            Some(left) if risky && inner.lease.at_cap() => State::AtRisk { left, why: Risk::MaxHold },
-            Some(left) if risky && renewed_every.is_none() => State::AtRisk { left, why: Risk::Ending },
-            Some(left) if risky => State::AtRisk { left, why: Risk::RenewalLate },
-            left => State::Held { left },
-        }
+        let renewed_every = self.renew_every.filter(|_| !progress.ended);
+        let is_risky = progress.lease.risk_at(renewed_every).is_some_and(|risk_at| now >= risk_at);
+        let why = match progress.lease.left(now) {
+            None => return State::Held { left: None },
+            Some(_) if progress.failing => Risk::Unreachable,
+            left if !is_risky => return State::Held { left },
+            Some(_) if progress.lease.at_cap() => Risk::MaxHold,
+            Some(_) if renewed_every.is_none() => Risk::Ending,
+            Some(_) => Risk::RenewalLate,
+        };
+        State::AtRisk { left: progress.lease.left(now).unwrap_or_default(), why }
     }
 
-    /// Why the lease ran out. If the keeper had been running it would have declared the loss on time: a loss
-    /// that is noticed late was slept through.
-    fn cause(&self, inner: &Inner, now: Moment) -> Loss {
-        let late = inner.lease.until().map_or(Duration::ZERO, |until| now.since(until));
-        let slept = late > (inner.lease.ttl() / 10).max(Duration::from_millis(100));
+    /// Why the lease ran out. A keeper that runs declares a loss on time: what is noticed late was slept
+    /// through.
+    fn cause(&self, progress: &Progress, now: Moment) -> Loss {
+        let has_asked = progress.renewing || progress.failing;
         match self.renew_every {
-            _ if inner.lease.at_cap() => Loss::MaxHold,
+            _ if progress.lease.at_cap() => Loss::MaxHold,
             None => Loss::Expired,
-            Some(_) if slept || !inner.tried => Loss::Paused,
+            Some(_) if progress.lease.ended_long_ago(now) || !has_asked => Loss::Paused,
             Some(_) => Loss::Unreachable,
         }
     }
 
-    fn declare(&self, inner: &mut Inner, why: Loss) {
-        if inner.loss.is_some() {
+    fn declare(&self, progress: &mut Progress, why: Loss) {
+        if progress.loss.is_some() {
             return;
         }
-        if !inner.ended {
+        if !progress.ended {
             self.counters.lost(&why);
-            tracing::warn!(
-                name = %self.shown(), owner = %self.owner, token = self.token.get(),
-                held = %format_duration(self.clock.now().since(self.acquired)), why = %why, "lock lost"
-            );
+            log!(warn, self, held = %self.held_for(), why = %why, "lock lost");
         }
-        inner.loss = Some(why);
+        progress.loss = Some(why);
         self.signal.wake();
     }
 
@@ -189,28 +196,20 @@ impl LeaseState {
         self.signal.report_to(keeper, self);
     }
 
-    /// The name for logs.
-    fn shown(&self) -> Cow<'_, str> {
-        printable(self.name.as_str())
+    /// For logs.
+    fn held_for(&self) -> String {
+        format_duration(self.clock.now().since(self.acquired))
     }
 
     /// Time left, if the lock is held and has an end.
     pub(crate) fn valid_for(&self) -> Option<Duration> {
-        match self.state() {
-            State::Held { left } => left,
-            State::AtRisk { left, .. } => Some(left),
-            State::Lost(_) => Some(Duration::ZERO),
-        }
-    }
-
-    pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
+        self.state().left()
     }
 
     /// Whether this process was forked from the one that holds the lock. Nothing else here may be asked then:
     /// the parent may have forked while another thread had the mutex.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.generation != crate::runtime::fork::generation()
+        self.generation != fork::generation()
     }
 
     /// To be called by whoever drops its share: what a child has inherited is never dropped.
@@ -222,11 +221,11 @@ impl LeaseState {
 
     /// Whether the guard gave the lock up.
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.inner).ended
+        lock(&self.progress).ended
     }
 
     pub(crate) fn valid_until(&self) -> Option<Moment> {
-        lock(&self.inner).lease.until()
+        lock(&self.progress).lease.until()
     }
 
     /// Waits until `look` finds something, looking whenever the state may have changed.
@@ -234,74 +233,73 @@ impl LeaseState {
         self.signal.until(look).await
     }
 
-    // --- the keeper's side
-    // -------------------------------------------------------------------------------------
-
-    /// When to renew next. A short first term is made up to the ttl even where nothing else is renewed.
-    fn renew_at(&self, inner: &Inner) -> Option<Moment> {
-        if inner.lease.at_cap() {
-            return None;
+    /// Counts a round trip and warns when it comes near the ttl.
+    fn round_trip(&self, took: Duration) {
+        self.counters.round_trips.record(took);
+        if took > self.ttl / 4 {
+            add(&self.counters.slow, 1);
+            log!(
+                warn, self, took = %format_duration(took), ttl = %format_duration(self.ttl),
+                "a store round trip took more than a quarter of the ttl; use a longer ttl or a nearer store"
+            );
         }
-        inner.renew_early_at.or_else(|| Some(inner.lease.renew_at(self.renew_every?)))
     }
+}
 
+/// The keeper's side.
+impl LeaseState {
     /// When the keeper has to look at this lock again; `None` when it need not any more.
-    fn due(&self, inner: &Inner, now: Moment) -> Option<Moment> {
-        if inner.ended || inner.loss.is_some() {
+    fn due(&self, progress: &Progress, now: Moment) -> Option<Moment> {
+        if progress.ended || progress.loss.is_some() {
             return None;
         }
         if self.signal.loss().is_some() {
             return Some(now);
         }
-        let lease = &inner.lease;
-        let renew = self.renew_at(inner).filter(|_| !inner.renewing);
-        let risk = lease.risk_at(self.renew_every).filter(|risk_at| !inner.warned && *risk_at > now);
-        [renew, risk, lease.until()].into_iter().flatten().min()
+        let renew = progress.renew_at().filter(|_| !progress.renewing);
+        let risk = progress.lease.risk_at(self.renew_every);
+        let risk = risk.filter(|risk_at| !progress.warned && *risk_at > now);
+        [renew, risk, progress.lease.until()].into_iter().flatten().min()
     }
 
-    /// Notes where the keeper's schedule shall have this lock from now on. Returns where it had it, and that
-    /// place; `None` is nowhere.
+    /// Notes where the keeper's schedule has this lock from now on. Returns where it had it, and that place;
+    /// `None` is nowhere.
     pub(crate) fn reschedule(&self) -> (Option<Moment>, Option<Moment>) {
         let now = self.clock.now();
-        let mut inner = lock(&self.inner);
-        let due = self.due(&inner, now);
-        (std::mem::replace(&mut inner.scheduled, due), due)
+        let mut progress = lock(&self.progress);
+        let due = self.due(&progress, now);
+        (std::mem::replace(&mut progress.scheduled, due), due)
     }
 
     /// Looks at the lock at `now`. Renewals that fall due before `soon` are made early, to share a batch.
     pub(crate) fn look(&self, now: Moment, soon: Moment) -> Action {
-        let mut inner = lock(&self.inner);
-        inner.scheduled = None;
-        if inner.ended {
+        let mut progress = lock(&self.progress);
+        progress.scheduled = None;
+        if progress.ended {
             return Action::Nothing;
         }
-        match self.state_of(&mut inner, now) {
+        match self.state_of(&mut progress, now) {
             State::Lost(Loss::MaxHold) => return Action::Release,
             State::Lost(_) => return Action::Nothing,
-            State::AtRisk { left, why } if !inner.warned => {
-                inner.warned = true;
-                tracing::warn!(
-                    name = %self.shown(), owner = %self.owner, token = self.token.get(),
-                    left = %format_duration(left), why = %why,
-                    "lock at risk"
-                );
+            State::AtRisk { left, why } if !progress.warned => {
+                progress.warned = true;
+                log!(warn, self, left = %format_duration(left), why = %why, "lock at risk");
                 self.signal.wake();
             }
             _ => {}
         }
-        if inner.renewing || self.renew_at(&inner).is_none_or(|renew_at| renew_at > soon) {
+        if progress.renewing || progress.renew_at().is_none_or(|renew_at| renew_at > soon) {
             return Action::Nothing;
         }
-        inner.renewing = true;
-        inner.tried = true;
+        progress.renewing = true;
         Action::Renew
     }
 
     /// One renewal, started by [`look`](Self::look).
     pub(crate) async fn renew(&self) {
         let (term, until) = {
-            let inner = lock(&self.inner);
-            (inner.lease.term_to_ask(inner.lease.ttl(), self.clock.now()), inner.lease.until())
+            let progress = lock(&self.progress);
+            (progress.lease.term_to_ask(self.ttl, self.clock.now()), progress.lease.until())
         };
         let answer = self.clock.within(until, self.hold.renew(term)).await;
         self.finish_renewal(answer.as_ref());
@@ -310,74 +308,60 @@ impl LeaseState {
     /// Takes over what a renewal came to; `None` is an answer that did not come before the lease ended.
     fn finish_renewal(&self, answer: Option<&Result<Renewal>>) {
         let now = self.clock.now();
-        let mut inner = lock(&self.inner);
-        inner.renewing = false;
+        let mut progress = lock(&self.progress);
+        progress.renewing = false;
+        progress.failing = true;
         match answer {
             Some(Ok(Renewal::Renewed { sent, term })) => {
                 self.round_trip(now.since(*sent));
-                if inner.lease.renewed(*sent, *term, now) {
+                if progress.lease.renewed(*sent, *term, now) {
                     add(&self.counters.renewed, 1);
-                    tracing::debug!(name = %self.shown(), owner = %self.owner, token = self.token.get(), "lock renewed");
-                    inner.trouble = false;
-                    inner.renew_early_at = None;
-                    inner.tried = false;
-                    inner.warned = false;
+                    log!(debug, self, "lock renewed");
+                    progress.failing = false;
+                    progress.warned = false;
+                    progress.renew_at = self.renew_every.map(|every| progress.lease.renew_at(every));
                 }
             }
-            Some(Ok(Renewal::Lost(why))) => self.declare(&mut inner, why.clone()),
+            Some(Ok(Renewal::Lost(why))) => self.declare(&mut progress, why.clone()),
             Some(Err(error)) => {
                 add(&self.counters.renewals_failed, 1);
-                let left = inner.lease.left(now).unwrap_or(inner.lease.ttl());
-                let pause = (left / 8).clamp(Duration::from_millis(10), Duration::from_secs(5));
-                tracing::warn!(
-                    name = %self.shown(), owner = %self.owner, token = self.token.get(),
-                    left = %format_duration(left), %error,
-                    "renewal failed, trying again"
-                );
-                inner.trouble = true;
+                let left = format_duration(progress.lease.left(now).unwrap_or(self.ttl));
+                log!(warn, self, %left, %error, "renewal failed, trying again");
                 // A failed `extend` of a lock that is not renewed is the caller's to repeat.
-                if self.renew_every.is_some() || inner.renew_early_at.is_some() {
-                    inner.renew_early_at = Some(now.plus(crate::wait::jittered(pause)));
-                }
+                let again = now.plus(jittered(progress.lease.pause_after_failure(now)));
+                progress.renew_at = progress.renew_at.map(|_| again);
             }
             None => {}
         }
-        self.state_of(&mut inner, now);
-        drop(inner);
+        self.state_of(&mut progress, now);
+        drop(progress);
         self.signal.wake();
     }
+}
 
-    /// Counts a round trip and warns when it comes near the ttl.
-    fn round_trip(&self, took: Duration) {
-        self.counters.round_trips.record(took);
-        let ttl = self.ttl;
-        if took > ttl / 4 {
-            add(&self.counters.slow, 1);
-            tracing::warn!(
-                name = %self.shown(), took = %format_duration(took), ttl = %format_duration(ttl),
-                "a store round trip took more than a quarter of the ttl; use a longer ttl or a nearer store"
-            );
-        }
+impl Progress {
+    fn renew_at(&self) -> Option<Moment> {
+        self.renew_at.filter(|_| !self.lease.at_cap())
     }
+}
 
-    // --- the guard's side
-    // --------------------------------------------------------------------------------------
-
+/// The guard's side.
+impl LeaseState {
     /// Ends renewal: no new one starts. Returns under which moment the schedule has this lock.
     pub(crate) fn end(&self) -> Option<Moment> {
-        let mut inner = lock(&self.inner);
-        if !inner.ended {
-            inner.ended = true;
+        let mut progress = lock(&self.progress);
+        if !progress.ended {
+            progress.ended = true;
             subtract(&self.counters.held_now, 1);
             self.counters.holding.record(self.clock.now().since(self.acquired));
             self.signal.wake();
         }
-        inner.scheduled.take()
+        progress.scheduled.take()
     }
 
     /// Waits until no renewal is under way.
     pub(crate) async fn quiet(&self) {
-        self.until(|| (!lock(&self.inner).renewing).then_some(())).await;
+        self.until(|| (!lock(&self.progress).renewing).then_some(())).await;
     }
 
     /// Extends the lease so that it ends `ttl` from now; never shortens it.
@@ -385,23 +369,21 @@ impl LeaseState {
         let (term, until) = loop {
             self.quiet().await;
             let now = self.clock.now();
-            let mut inner = lock(&self.inner);
-            if let State::Lost(why) = self.state_of(&mut inner, now) {
+            let mut progress = lock(&self.progress);
+            if let State::Lost(why) = self.state_of(&mut progress, now) {
                 return Err(Error::lost(&self.name, why));
             }
-            if inner.ended {
+            if progress.ended {
                 return Err(Error::invalid("the guard of this lock is gone"));
             }
-            if !inner.renewing {
-                inner.renewing = true;
-                inner.tried = true;
-                break (inner.lease.term_to_ask(ttl, now), inner.lease.until());
+            if !std::mem::replace(&mut progress.renewing, true) {
+                break (progress.lease.term_to_ask(ttl, now), progress.lease.until());
             }
         };
         let answer = self.clock.within(until, self.hold.renew(term)).await;
         if let Some(Err(error @ Error::Invalid { .. })) = answer {
             // Nothing was asked of the store.
-            lock(&self.inner).renewing = false;
+            lock(&self.progress).renewing = false;
             self.signal.wake();
             return Err(error);
         }
@@ -409,7 +391,7 @@ impl LeaseState {
         match (self.state(), answer) {
             (State::Lost(why), _) => Err(Error::lost(&self.name, why)),
             (_, Some(Err(error))) => Err(error.of_change(&self.name)),
-            _ => Ok(self.valid_for()),
+            (state, _) => Ok(state.left()),
         }
     }
 
@@ -417,30 +399,19 @@ impl LeaseState {
     pub(crate) async fn release_in_background(&self) {
         self.quiet().await;
         let give_up = {
-            let mut inner = lock(&self.inner);
             let now = self.clock.now();
-            match self.state_of(&mut inner, now) {
-                State::Lost(_) => now.plus(inner.lease.ttl()),
-                _ => inner.lease.until().unwrap_or(now.plus(inner.lease.ttl())),
-            }
+            let mut progress = lock(&self.progress);
+            let until = progress.lease.until().filter(|_| !self.state_of(&mut progress, now).is_lost());
+            until.unwrap_or(now.plus(self.ttl))
         };
         for tried in 1u32.. {
             match self.hold.release().await {
-                Ok(_) => {
-                    self.note_release();
-                    return;
-                }
-                Err(error) => {
-                    tracing::debug!(name = %self.shown(), owner = %self.owner, %error, "release failed");
-                }
+                Ok(_) => return self.note_release(),
+                Err(error) => log!(debug, self, %error, "release failed"),
             }
-            let pause = Duration::from_millis(20 << tried.min(7));
-            let again = self.clock.now().plus(crate::wait::jittered(pause));
+            let again = self.clock.now().plus(jittered(Duration::from_millis(20 << tried.min(7))));
             if again >= give_up {
-                tracing::warn!(
-                    name = %self.shown(), owner = %self.owner,
-                    "the store did not answer the release; the lock ends with its lease"
-                );
+                log!(warn, self, "the store did not answer the release; the lock ends with its lease");
                 return;
             }
             self.clock.sleep_until(again).await;
@@ -450,10 +421,7 @@ impl LeaseState {
     /// Counts and reports a release.
     pub(crate) fn note_release(&self) {
         add(&self.counters.released, 1);
-        tracing::debug!(
-            name = %self.shown(), owner = %self.owner, token = self.token.get(),
-            held = %format_duration(self.clock.now().since(self.acquired)), "lock released"
-        );
+        log!(debug, self, held = %self.held_for(), "lock released");
     }
 }
 

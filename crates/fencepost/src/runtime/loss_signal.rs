@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use crate::Loss;
 use crate::runtime::keeper::Keeper;
 use crate::runtime::lease_state::LeaseState;
+use crate::runtime::sync::until;
 
 /// Carries a loss from the store to the guard, and wakes whoever watches it.
 #[derive(Debug, Default)]
@@ -49,16 +50,7 @@ impl LossSignal {
     }
 
     /// Waits until `look` finds something, looking whenever something may have changed.
-    pub(crate) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // Listen before the look: a change in between is not missed.
-            changed.as_mut().enable();
-            if let Some(found) = look() {
-                return found;
-            }
-            changed.await;
-        }
+    pub(crate) async fn until<T>(&self, look: impl FnMut() -> Option<T>) -> T {
+        until(&self.changed, look).await
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;

@@ -64,7 +64,10 @@ async fn a_user_without_rights_to_a_name_is_told_so() {
     let locks = connect(&format!("etcd://app:secret@{}", cluster[0].addr())).await;
     take(&locks, "app/a").await.release().await.unwrap();
     let error = locks.lock("other").try_acquire().await.unwrap_err();
-    assert!(matches!(&error, Error::Config { message } if message.contains("grant-permission")), "{error}");
+    assert!(
+        matches!(&error, Error::Config { message, .. } if message.contains("grant-permission")),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

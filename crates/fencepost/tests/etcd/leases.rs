@@ -1,5 +1,6 @@
 //! Leases: shared, renewed together, and gone when nobody needs them.
 
+use fencepost::EtcdExt as _;
 use fencepost::{Loss, State};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::etcd::Cluster;

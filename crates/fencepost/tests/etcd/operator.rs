@@ -22,7 +22,7 @@ async fn those_who_waited_before_a_force_release_get_larger_tokens_than_the_oper
         let revoked = revoked.unwrap().unwrap();
         assert!(revoked.token > victim.token());
         let why = bounded("the victim learns it", victim.lost()).await;
-        assert_eq!(why, Loss::ForceReleased { reason: "enough".to_owned() });
+        assert_eq!(why, Loss::force_released("enough"));
         drop(victim);
         let mut tokens = Vec::new();
         let mut tasks = tokio::task::JoinSet::new();
@@ -138,7 +138,7 @@ async fn a_lock_on_a_full_cluster_can_still_be_freed_at_once() {
         locks.lock("c").try_acquire().await.map(drop).unwrap_err(),
         operator.force_release("a", "stuck").await.map(drop).unwrap_err(),
     ] {
-        assert!(matches!(&error, Error::Config { message } if message.contains("quota")), "{error}");
+        assert!(matches!(&error, Error::Config { message, .. } if message.contains("quota")), "{error}");
     }
     victim.extend().await.unwrap();
     let how = fencepost::ForceRelease::now("stuck");

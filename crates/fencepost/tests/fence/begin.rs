@@ -1,6 +1,7 @@
 //! Transactions that begin with their token, and who may not replace what that is compared with.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use fencepost::fence::postgres::{MIGRATION, activate, begin};
 use fencepost::fence::{Error, StaleToken};
@@ -112,6 +113,67 @@ async fn who_gives_up_waiting_keeps_nobody_out() {
     newer.batch_execute("SELECT 1").await.unwrap();
     let transaction = bounded("nobody has it", older.transaction()).await.unwrap();
     activate(&transaction, "a", token(7)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_isolation_level_is_the_sessions_and_savepoints_work() {
+    let database = Database::prepared();
+    let mut client = database.client().await;
+    let level = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE";
+    client.batch_execute(level).await.unwrap();
+    let transaction = begin(&mut client, "a", token(7)).await.unwrap();
+    let row = transaction.query_one("SHOW transaction_isolation", &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "serializable");
+    transaction.batch_execute("SAVEPOINT s; ROLLBACK TO s").await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(database.psql("SELECT token FROM fencepost_fence.guards"), "7");
+}
+
+/// A transaction whose session is gone cannot be committed by anybody: it can be tried again, and nothing
+/// about it is unknown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_takes_the_transaction_with_it() {
+    let database = Database::prepared();
+    let (mut older, mut newer) = (database.client().await, database.client().await);
+    let open = begin(&mut older, "a", token(7)).await.unwrap();
+    let mut waiting = pin!(begin(&mut newer, "a", token(8)));
+    tokio::select! {
+        biased;
+        _ = &mut waiting => panic!("it has to wait"),
+        () = waits(&database) => {}
+    }
+    let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    assert_eq!(database.psql(ended), "t");
+    let error = bounded("it is told", waiting).await.unwrap_err();
+    assert!(matches!(error, Error::Failed(fencepost::Error::Unavailable { .. })), "{error:?}");
+    open.commit().await.unwrap();
+    assert_eq!(database.psql("SELECT token FROM fencepost_fence.guards"), "7");
+}
+
+/// As psql sends it, and whoever else has neither parameters nor a pipeline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_statements_in_one_string_are_as_good() {
+    let database = Arc::new(Database::prepared());
+    database.psql("CREATE TABLE account (n bigint); INSERT INTO account VALUES (0)");
+    let mut older = database.client().await;
+    let first = begin(&mut older, "account", token(7)).await.unwrap();
+    first.batch_execute("UPDATE account SET n = n + 1").await.unwrap();
+    let newer = database.clone();
+    let string = |token: u32| {
+        format!(
+            "BEGIN; SELECT fencepost_fence.activate('account', {token}); SELECT n FROM account; \
+             UPDATE account SET n = n + 1; COMMIT"
+        )
+    };
+    let (newest, stale) = (string(8), string(7));
+    let second = tokio::task::spawn_blocking(move || newer.psql(&newest));
+    waits(&database).await;
+    first.commit().await.unwrap();
+    let said = bounded("it gets in", second).await.unwrap();
+    assert!(said.lines().any(|line| line == "1"), "{said}");
+    assert!(database.refused(&stale).contains("FP010"));
+    assert_eq!(database.psql("SELECT n FROM account"), "2");
 }
 
 /// `activate` runs as its owner, so whatever a caller could slip in would, too.

@@ -4,8 +4,8 @@ use fencepost::fence::Fence;
 
 use crate::stage::{Database, token, until};
 
-/// A database in which anybody may create in `public`, and a role that has filled it with functions and operators which fit
-/// what `fence.sql` says better than those of the system.
+/// A database in which anybody may create in `public`, and a role that has filled it with functions and
+/// operators which fit what `fence.sql` says better than those of the system.
 fn trapped() -> (Database, String) {
     let database = Database::new();
     let stranger = format!("stranger_{}", database.name);
@@ -230,8 +230,8 @@ fn default_privileges_give_nobody_a_right_to_change_tokens() {
     database.install();
 }
 
-/// Types that are no words of SQL are looked up by the search_path as well, and a database may have one in which
-/// the system's come last. What a type checks runs as whoever uses it.
+/// Types that are no words of SQL are looked up by the search_path as well, and a database may have one in
+/// which the system's come last. What a type checks runs as whoever uses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_type_that_is_planted_on_the_search_path_is_not_used() {
     let (database, stranger) = trapped();

@@ -1,4 +1,5 @@
-//! The HTTP layer when something ends before its time: clients that hang up, handlers that panic, answers that do not come.
+//! The HTTP layer when something ends before its time: clients that hang up, handlers that panic, answers
+//! that do not come.
 
 use async_trait::async_trait;
 use fencepost::fence::http::refusal;
@@ -61,7 +62,7 @@ impl Backend for Silent {
 
     async fn write_once(&self, resource: &Name, token: FencingToken, value: &[u8]) -> Result<()> {
         self.0.resource(resource.as_str()).write_once(token, value).await?;
-        Err(Error::Uncertain { resource: resource.clone(), source: "no answer".into() })
+        Err(Error::uncertain(resource, "no answer"))
     }
 }
 

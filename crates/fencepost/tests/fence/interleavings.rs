@@ -1,8 +1,9 @@
-//! Holders, pauses and writes in every order: with `activate` first no update is lost, and without it the search finds the lost one.
+//! Holders, pauses and writes in every order: with `activate` first no update is lost, and without it the
+//! search finds the lost one.
 //!
-//! Each holder shows its token, then reads a number and writes one more, some times over. A holder may be paused after any
-//! step, for any number of steps of the others: its lease has ended, and the next one has the lock. Each write that was accepted must
-//! have added one.
+//! Each holder shows its token, then reads a number and writes one more, some times over. A holder may be
+//! paused after any step, for any number of steps of the others: its lease has ended, and the next one has
+//! the lock. Each write that was accepted must have added one.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
@@ -95,7 +96,8 @@ fn without_activate_the_lost_update_is_found() {
     for kind in runtime.block_on(kinds()) {
         match search(&*kind, runtime.handle(), false, 1000) {
             Err(TestError::Fail(_, plan)) => {
-                // The shortest: the second reads, the first writes what it had read before, the second writes over it.
+                // The shortest: the second reads, the first writes what it had read before, the second writes
+                // over it.
                 assert!(plan.1.len() <= 8, "{}: {plan:?}", kind.name());
             }
             other => panic!("{}: no lost update was found: {other:?}", kind.name()),

@@ -1,4 +1,5 @@
-//! The resource's side: every kind through the same suite, what is particular to each, all interleavings, and many at once.
+//! The resource's side: every kind through the same suite, what is particular to each, all interleavings, and
+//! many at once.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -16,7 +17,6 @@ mod redis;
 mod stage;
 mod subjects;
 mod suite;
-mod together;
 mod trigger;
 mod trigger_ways;
 mod trigger_years;

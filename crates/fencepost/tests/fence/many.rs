@@ -1,8 +1,9 @@
-//! A hundred thousand guarded writes at once, with stale ones among them: none of those accepted, none of the others lost.
+//! A hundred thousand guarded writes at once, with stale ones among them: none of those accepted, none of the
+//! others lost.
 //!
-//! Tokens come in epochs. When an epoch's token was activated, everything older is stale and must be refused, and all writes with that
-//! token must be accepted. The last writes of each epoch race with the activation of the next: those may go either way, but what
-//! was accepted must count.
+//! Tokens come in epochs. When an epoch's token was activated, everything older is stale and must be refused,
+//! and all writes with that token must be accepted. The last writes of each epoch race with the activation of
+//! the next: those may go either way, but what was accepted must count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,13 @@
-//! Holders that overlap, each of which reads, adds one and writes back until it is refused. What was accepted must count.
+//! Holders that overlap, each of which reads, adds one and writes back until it is refused. What was accepted
+//! must count.
 //!
-//! A check and a write that were two steps would let an older holder in between, and one of two additions would be lost.
+//! A check and a write that were two steps would let an older holder in between, and one of two additions
+//! would be lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fencepost::fence::{Fence, postgres::activate_with};
+use fencepost::fence::{Fence, postgres::begin};
 use fencepost_testkit::Folder;
 use tokio::task::JoinSet;
 
@@ -107,7 +109,8 @@ async fn additions_in_the_schema_of_postgres_are_not_lost() {
     overlap(&Database::new().url()).await;
 }
 
-/// Here the same token may come at once from several: transactions come one after the other, whatever they hold.
+/// Here the same token may come at once from several: transactions come one after the other, whatever they
+/// hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn additions_in_transactions_are_not_lost() {
     let database = Database::prepared();
@@ -119,15 +122,15 @@ async fn additions_in_transactions_are_not_lost() {
             let read = client.prepare("SELECT n FROM account").await.unwrap();
             while let Some(next) = tally.next() {
                 for _ in 0..TIMES {
-                    let transaction = client.transaction().await.unwrap();
                     // Every second lane stands for a holder that comes late.
                     let shown = token(next.saturating_sub(lane as u64 % 2).max(1));
-                    let both =
-                        activate_with(&transaction, "account", shown, transaction.query_one(&read, &[]));
-                    let mut n = 0;
-                    if !tally.count(both.await.map(|row| n = row.unwrap().get::<_, i64>(0) + 1)) {
+                    let mut begun = None;
+                    let shown = begin(&mut client, "account", shown).await;
+                    if !tally.count(shown.map(|transaction| begun = Some(transaction))) {
                         break;
                     }
+                    let transaction = begun.unwrap();
+                    let n = transaction.query_one(&read, &[]).await.unwrap().get::<_, i64>(0) + 1;
                     transaction.execute("UPDATE account SET n = $1", &[&n]).await.unwrap();
                     transaction.commit().await.unwrap();
                 }

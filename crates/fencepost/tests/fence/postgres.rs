@@ -145,8 +145,8 @@ async fn a_rollback_takes_the_token_back() {
     activate(&transaction, "a", token(7)).await.unwrap();
 }
 
-/// The older holder has activated before, so the guard has its token already when it comes again. The newer one's snapshot is older than
-/// what it writes then.
+/// The older holder has activated before, so the guard has its token already when it comes again. The newer
+/// one's snapshot is older than what it writes then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_snapshot_is_refused_at_every_isolation_level() {
     let database = Database::prepared();
@@ -199,7 +199,8 @@ async fn values_outlive_a_killed_session_and_a_write_without_an_answer_is_uncert
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                WHERE datname = current_database() AND pid <> pg_backend_pid()";
     assert_eq!(database.psql(end), "1");
-    // Depending on when the end of the connection is noticed, it is known not to be sent, or not known; never taken for done.
+    // Depending on when the end of the connection is noticed, it is known not to be sent, or not known; never
+    // taken for done.
     match active.write("two").await {
         Ok(()) => {}
         Err(Error::Uncertain { resource, .. }) => assert_eq!(resource.as_str(), "a"),

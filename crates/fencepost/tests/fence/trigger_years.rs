@@ -1,4 +1,5 @@
-//! Protected tables over the years: other owners, other columns, a restored backup, and databases that an earlier `fence.sql` was run in.
+//! Protected tables over the years: other owners, other columns, a restored backup, and databases that an
+//! earlier `fence.sql` was run in.
 
 use std::process::{Command, Stdio};
 

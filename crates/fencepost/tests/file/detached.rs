@@ -56,7 +56,7 @@ async fn a_detached_lock_that_is_force_released_now_is_free_and_its_owner_learns
     let attached = locks.lock("job").ttl(HOUR).attach(&handle).await.unwrap();
     let revoked = operator.force_release("job", ForceRelease::now("stuck")).await.unwrap().unwrap();
     assert!(revoked.freed && revoked.token > handle.token());
-    let stuck = || Loss::ForceReleased { reason: "stuck".to_owned() };
+    let stuck = || Loss::force_released("stuck");
     assert_eq!(attached.lost().await, stuck());
     assert!(matches!(attached.release().await, Err(Error::Lost { why, .. }) if why == stuck()));
     assert!(matches!(locks.attach(&handle).await, Err(Error::Lost { why: Loss::Taken, .. })));

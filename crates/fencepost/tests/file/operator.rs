@@ -17,7 +17,7 @@ async fn a_holder_is_told_that_it_shall_let_go_and_why() {
     assert_eq!(revoked.holder.owner, Some(guard.owner()));
     assert!(!revoked.freed && revoked.token > guard.token());
     assert_eq!(operator.show("job").await.unwrap().unwrap().revoked.as_deref(), Some("maintenance"));
-    assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "maintenance".to_owned() });
+    assert_eq!(guard.lost().await, Loss::force_released("maintenance"));
     assert!(operator.lock("job").try_acquire().await.unwrap().is_none(), "held until it lets go");
     drop(guard);
     assert!(held(&operator, "job").await.token() > revoked.token);
@@ -36,7 +36,7 @@ async fn a_lock_that_is_taken_by_force_is_free_at_once_for_those_who_wait_too() 
     assert!(revoked.freed && revoked.token > guard.token());
     let next = waiting.await.unwrap();
     assert!(next.token() > revoked.token);
-    assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "it hangs".to_owned() });
+    assert_eq!(guard.lost().await, Loss::force_released("it hangs"));
     // What the victim does from here on touches nobody.
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert!(matches!(next.state(), State::Held { left: None }));

@@ -21,7 +21,7 @@ impl Deployment {
         let fleet = Fleet::start(3);
         let fake = Fake::in_front_of(fleet[2].addr());
         let url = format!("redlock://{},{},{}", fleet[0].addr(), fleet[1].addr(), fake.addr);
-        Locks::init(&url, false).await.unwrap();
+        Locks::init(&url).await.unwrap();
         Self { _fleet: fleet, fake, url }
     }
 

@@ -13,7 +13,7 @@ const PARAMETERS: &str = "max_ttl=20m";
 async fn stage(ttl: Duration) -> (Fleet, Locks, Peer) {
     let fleet = Fleet::start(5);
     let url = fleet.url_with(PARAMETERS);
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let ports: Vec<_> = fleet.iter().map(|node| node.addr().port().to_string()).collect();
     let peer = Peer::start_on("redlock", &ports.join(","), "a", ttl);
     (fleet, Locks::connect(&url).await.unwrap(), peer)

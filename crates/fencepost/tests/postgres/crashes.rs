@@ -32,7 +32,7 @@ async fn a_waiter_sits_out_a_crash() {
 async fn what_a_stopped_server_does_when_it_wakes_up_is_undone() {
     let server = Server::start();
     let database = server.create_database();
-    Locks::init(&calm(&server.url(&database)), false).await.unwrap();
+    Locks::init(&calm(&server.url(&database))).await.unwrap();
     let url = format!("{}?timeout=2s", server.url(&database));
     let locks = Locks::connect(&url).await.unwrap();
     server.pause();
@@ -96,7 +96,7 @@ async fn an_attached_lock_does_not_end_with_the_session_of_the_guard_before_it()
     let server = Server::start();
     let database = server.create_database();
     let url = format!("{}?lock_delay=0", server.url(&database));
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let [first, second, third] =
         [Locks::connect(&url).await, Locks::connect(&url).await, Locks::connect(&url).await]
             .map(Result::unwrap);

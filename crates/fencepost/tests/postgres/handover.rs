@@ -285,7 +285,7 @@ async fn a_lock_that_was_handed_over_can_be_forced_back() {
         };
         assert!(revoked.token > guard.token());
         let why = bounded("it is told", guard.lost()).await;
-        assert_eq!(why, Loss::ForceReleased { reason: "because".to_owned() });
+        assert_eq!(why, Loss::force_released("because"));
         drop(guard);
         database.is_clear().await;
     }

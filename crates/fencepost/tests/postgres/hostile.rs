@@ -105,7 +105,7 @@ impl Trapped {
 async fn nothing_that_is_planted_on_the_search_path_is_run() {
     let trapped = Trapped::new();
     let url = trapped.database.url();
-    assert_eq!(Locks::init(&url, false).await.unwrap(), ["schema `fencepost` made"]);
+    assert_eq!(Locks::init(&url).await.unwrap(), ["schema `fencepost` made"]);
     trapped.is_clean("init");
     let (locks, rival) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     trapped.is_clean("connect");
@@ -169,7 +169,7 @@ async fn tables_of_the_session_itself_are_not_taken_for_others() {
 
 async fn refused(url: &str, role: &str) -> String {
     let mut text = String::new();
-    for error in [Locks::connect(url).await.unwrap_err(), Locks::init(url, false).await.unwrap_err()] {
+    for error in [Locks::connect(url).await.unwrap_err(), Locks::init(url).await.unwrap_err()] {
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         text = error.to_string();
         assert!(text.contains(role), "{text}");
@@ -325,7 +325,7 @@ async fn default_privileges_give_nobody_more_than_locks_need() {
     let trapped = Trapped::new();
     let (database, stranger) = (&trapped.database, &trapped.stranger);
     database.psql(&format!("ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO {stranger}, PUBLIC"));
-    assert_eq!(Locks::init(&database.url(), false).await.unwrap(), ["schema `fencepost` made"]);
+    assert_eq!(Locks::init(&database.url()).await.unwrap(), ["schema `fencepost` made"]);
     database.psql(&format!("GRANT USAGE ON SCHEMA fencepost TO {stranger}"));
     take(&database.locks().await, "a").await.release().await.unwrap();
     take(&Locks::connect(&trapped.stranger_url()).await.unwrap(), "a").await.release().await.unwrap();
@@ -350,7 +350,7 @@ async fn a_type_that_is_planted_on_the_search_path_is_not_used() {
     database.psql(&format!("ALTER DATABASE {} SET search_path = public, pg_catalog", database.name));
     database.psql("CREATE SCHEMA fencepost");
     for _ in 0..2 {
-        Locks::init(&url, false).await.unwrap();
+        Locks::init(&url).await.unwrap();
         trapped.is_clean("init");
     }
     take(&database.locks().await, "a").await.release().await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks, State};
 use fencepost_testkit::Proxy;
 

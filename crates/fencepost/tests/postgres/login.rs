@@ -77,9 +77,9 @@ async fn a_missing_right_gives_the_sql_to_run() {
     let database = Database::new();
     let user = self::user(&database);
     let url = url_of(&database, &user, PASSWORD);
-    let said = Locks::init(&database.url(), false).await.unwrap();
+    let said = Locks::init(&database.url()).await.unwrap();
     assert_eq!(said, ["schema `fencepost` made"]);
-    assert_eq!(Locks::init(&database.url(), false).await.unwrap(), ["schema `fencepost` is there already"]);
+    assert_eq!(Locks::init(&database.url()).await.unwrap(), ["schema `fencepost` is there already"]);
     let refused = async || {
         let error = match Locks::connect(&url).await {
             Ok(locks) => locks.lock("a").try_acquire().await.unwrap_err(),
@@ -188,10 +188,10 @@ async fn a_schema_of_the_earlier_layout_is_upgraded_by_init_and_by_nothing_else(
     assert_eq!(database.psql("SELECT fencepost.version()"), "1", "nothing was done");
     let user = user(&database);
     database.psql(&format!("GRANT USAGE ON SCHEMA fencepost TO {user}"));
-    let error = Locks::init(&url_of(&database, &user, PASSWORD), false).await.unwrap_err();
+    let error = Locks::init(&url_of(&database, &user, PASSWORD)).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("owner"), "{error}");
-    assert_eq!(Locks::init(&database.url(), false).await.unwrap(), ["schema `fencepost` upgraded"]);
-    assert_eq!(Locks::init(&database.url(), false).await.unwrap(), ["schema `fencepost` is there already"]);
+    assert_eq!(Locks::init(&database.url()).await.unwrap(), ["schema `fencepost` upgraded"]);
+    assert_eq!(Locks::init(&database.url()).await.unwrap(), ["schema `fencepost` is there already"]);
     let locks = database.locks().await;
     assert!(locks.lock("pg:7").try_acquire().await.unwrap().is_none(), "its lease counts");
     // Handles of the earlier version go on.

@@ -24,7 +24,7 @@ async fn a_session_pool_is_as_good_as_the_server() {
 async fn a_lock_in_a_transaction_works_through_a_transaction_pool() {
     let database = Database::new();
     let bouncer = Bouncer::start(database.server, Pooling::Transaction);
-    Locks::init(&database.url_over(bouncer.addr()), false).await.unwrap();
+    Locks::init(&database.url_over(bouncer.addr())).await.unwrap();
     let locks = database.locks().await;
     let (mut client, connection) =
         tokio_postgres::connect(&database.driver_url_over(bouncer.addr()), tokio_postgres::NoTls)

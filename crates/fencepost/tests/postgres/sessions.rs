@@ -133,10 +133,7 @@ async fn an_attached_lock_is_told_of_a_force_release() {
     let handle = take(&one, "a").await.detach().await.unwrap();
     let guard = two.lock("a").ttl(LONG).attach(&handle).await.unwrap();
     operator.force_release("a", "because").await.unwrap().unwrap();
-    assert_eq!(
-        bounded("it is told", guard.lost()).await,
-        Loss::ForceReleased { reason: "because".to_owned() }
-    );
+    assert_eq!(bounded("it is told", guard.lost()).await, Loss::force_released("because"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Guard, Locks, Retry};
 use fencepost_testkit::redis::Server;
 use fencepost_testkit::{LIMIT, eventually};

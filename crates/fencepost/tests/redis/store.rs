@@ -1,5 +1,6 @@
 //! What is particular to the Redis store: its queue, its batches, its connections.
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks, State};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::history::History;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::history::{Client, History, Rule};

@@ -12,11 +12,12 @@ use crate::stage::{
 async fn a_new_deployment_votes_at_once_and_says_so_the_second_time() {
     let fleet = Fleet::start(3);
     let url = fleet.url_with(CALM);
-    let said = Locks::init(&url, false).await.unwrap();
+    let said = Locks::init(&url).await.unwrap();
     assert!(said.len() == 3 && said.iter().all(|line| line.ends_with(" votes")), "{said:?}");
     let guard = connect(&fleet, CALM).await.lock("a").ttl(LONG).try_acquire().await.unwrap().unwrap();
     for reconfigure in [false, true] {
-        let said = Locks::init(&url, reconfigure).await.unwrap();
+        let said =
+            if reconfigure { Locks::reconfigure(&url).await } else { Locks::init(&url).await }.unwrap();
         assert!(
             said.len() == 3 && said.iter().all(|line| line.ends_with(" is a member already")),
             "{said:?}"
@@ -30,7 +31,7 @@ async fn nodes_that_wait_out_their_quarantine_can_be_declared_new() {
     let fleet = Fleet::start(3);
     let locks = connect(&fleet, CALM).await;
     locks.lock("a").ttl(LONG).try_acquire().await.unwrap_err();
-    Locks::init(&fleet.url_with(CALM), false).await.unwrap();
+    Locks::init(&fleet.url_with(CALM)).await.unwrap();
     use_once(&locks).await;
 }
 
@@ -41,7 +42,7 @@ async fn a_deployment_in_use_is_not_declared_new() {
     let guard = take(&locks).await;
     fleet[1].restart_empty();
     guard.extend().await.unwrap();
-    let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
+    let error = Locks::init(&fleet.url_with(CALM)).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     assert!(error.to_string().contains("votes by itself"), "{error}");
     until("it waits out its quarantine", async || {
@@ -62,7 +63,7 @@ async fn nodes_that_were_all_restarted_are_not_declared_new() {
     }
     // Before anybody has met them again, and after.
     for _ in 0..2 {
-        let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
+        let error = Locks::init(&fleet.url_with(CALM)).await.unwrap_err();
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         assert!(error.to_string().contains("votes by itself"), "{error}");
         let _ = guard.extend().await;
@@ -78,11 +79,11 @@ async fn nodes_that_were_all_restarted_are_not_declared_new() {
 async fn a_change_is_waited_out_whatever_is_asked_meanwhile() {
     let fleet = declared(3, CALM).await;
     let url = fleet.url_with("max_ttl=30m");
-    Locks::init(&url, true).await.unwrap();
-    let error = Locks::init(&url, false).await.unwrap_err();
+    Locks::reconfigure(&url).await.unwrap();
+    let error = Locks::init(&url).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     assert!(error.to_string().contains("votes by itself"), "{error}");
-    let said = Locks::init(&url, true).await.unwrap();
+    let said = Locks::reconfigure(&url).await.unwrap();
     assert!(said.iter().all(|line| line.contains("is a member already")), "{said:?}");
     assert!(fleet.iter().all(|node| ready(node).is_some()));
 }
@@ -91,7 +92,7 @@ async fn a_change_is_waited_out_whatever_is_asked_meanwhile() {
 async fn every_node_must_be_there() {
     let mut fleet = Fleet::start(3);
     fleet[2].kill();
-    let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
+    let error = Locks::init(&fleet.url_with(CALM)).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(error.to_string().contains(&fleet[2].addr().to_string()), "{error}");
     assert!(fleet[0].keys().is_empty(), "nothing was written");
@@ -106,10 +107,10 @@ async fn other_parameters_need_reconfigure_and_wait_for_the_larger_quarantine() 
         guard.token()
     };
     let url = fleet.url_with("max_ttl=500ms&quarantine=2s");
-    let error = Locks::init(&url, false).await.unwrap_err();
+    let error = Locks::init(&url).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("--reconfigure"), "{error}");
     let started = clock(&fleet[0]);
-    let said = Locks::init(&url, true).await.unwrap();
+    let said = Locks::reconfigure(&url).await.unwrap();
     assert!(said.iter().all(|line| line.contains(" votes in ")), "{said:?}");
     // The locks of the old one may last for as long as it allowed.
     assert!(ready(&fleet[0]).unwrap() >= started + 4_000_000);
@@ -129,10 +130,10 @@ async fn one_of_three_nodes_is_replaced() {
         format!("redlock://{}?{QUICK}", nodes.join(","))
     };
     let (before, after) = (url([0, 1, 2]), url([0, 1, 3]));
-    Locks::init(&before, false).await.unwrap();
+    Locks::init(&before).await.unwrap();
     let old = Locks::connect(&before).await.unwrap();
     let token = old.lock("a").ttl(ms(1000)).acquire().await.unwrap().token();
-    Locks::init(&after, true).await.unwrap();
+    Locks::reconfigure(&after).await.unwrap();
     let error = old.lock("a").ttl(ms(1000)).acquire().await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     let new = Locks::connect(&after).await.unwrap();
@@ -149,12 +150,12 @@ async fn a_majority_of_the_nodes_is_not_replaced_at_once() {
         let nodes = nodes.map(|node| fleet[node].addr().to_string());
         format!("redlock://{}?{CALM}", nodes.join(","))
     };
-    Locks::init(&url([0, 1, 2]), false).await.unwrap();
+    Locks::init(&url([0, 1, 2])).await.unwrap();
     let guard = take(&Locks::connect(&url([0, 1, 2])).await.unwrap()).await;
-    let error = Locks::init(&url([2, 3, 4]), true).await.unwrap_err();
+    let error = Locks::reconfigure(&url([2, 3, 4])).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     assert!(error.to_string().contains("at most 1 at a time"), "{error}");
-    let error = Locks::init(&url([0, 3, 4]), false).await.unwrap_err();
+    let error = Locks::init(&url([0, 3, 4])).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     guard.extend().await.unwrap();
 }
@@ -164,7 +165,7 @@ async fn the_same_server_twice_is_no_deployment() {
     let fleet = Fleet::start(2);
     let alias = Proxy::start(fleet[1].addr());
     let url = format!("redlock://{},{},{}", fleet[0].addr(), fleet[1].addr(), alias.addr());
-    let error = Locks::init(&url, false).await.unwrap_err();
+    let error = Locks::init(&url).await.unwrap_err();
     assert!(error.to_string().contains("same server"), "{error}");
     assert!(fleet[1].keys().is_empty(), "nothing was written");
 }

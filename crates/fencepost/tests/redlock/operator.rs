@@ -12,7 +12,7 @@ use crate::stage::{
 };
 
 fn reason() -> Loss {
-    Loss::ForceReleased { reason: "host is being drained".to_owned() }
+    Loss::force_released("host is being drained")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -43,7 +43,7 @@ async fn a_spare_in_the_place_of_a_lost_node_waits() {
     let proxies: Vec<_> = (0..3).map(|node| Proxy::start(fleet[node].addr())).collect();
     let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
     let url = format!("redlock://{}?{QUICK}", addrs.join(","));
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let spare = &fleet[3];
     let uptime = || {
         let info = spare.cli(&["INFO", "server"]);

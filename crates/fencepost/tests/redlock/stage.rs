@@ -33,7 +33,7 @@ pub(crate) async fn declared(count: usize, parameters: &str) -> Fleet {
 }
 
 pub(crate) async fn declare(fleet: &Fleet, parameters: &str) {
-    assert_eq!(Locks::init(&fleet.url_with(parameters), false).await.unwrap().len(), fleet.len());
+    assert_eq!(Locks::init(&fleet.url_with(parameters)).await.unwrap().len(), fleet.len());
 }
 
 pub(crate) async fn connect(fleet: &Fleet, parameters: &str) -> Locks {

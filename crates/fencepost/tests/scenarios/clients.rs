@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use fencepost::Locks;
+use fencepost::SupervisorExt as _;
 use fencepost_testkit::redis::{Fleet, Server};
 
 use crate::fleet::{

@@ -1,5 +1,6 @@
 //! Clocks that are wrong: the servers' from the start, a server's that leaps, a client's.
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::redis::{Fleet, Server};
 use fencepost_testkit::{Clock, Folder, Proxy};

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use fencepost::Locks;
+use fencepost::SupervisorExt as _;
 use fencepost_testkit::LIMIT;
 use fencepost_testkit::history::{Client, History};
 use fencepost_testkit::redis::{Fleet, Server};
@@ -48,7 +49,7 @@ async fn s32_fifty_clients_share_a_lock() {
     let fleet = Fleet::start(5);
     let links = fleet.proxies();
     let url = fleet.url_through(&links, CALM);
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     // There and back: a round trip of one millisecond.
     links.iter().for_each(|link| link.delay(Duration::from_micros(500)));
     everybody_gets_it(&url, 50, 10, 3).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::history::{Client, Figures, History};
 use tokio::task::JoinHandle;

@@ -143,7 +143,10 @@ async fn s45_a_cluster_whose_revision_went_back_is_refused() {
     }
     cluster[0].restart_empty();
     let error = bounded("the try ends", locks.lock("a").try_acquire()).await.unwrap_err();
-    assert!(matches!(&error, Error::Config { message } if message.contains("--bump-revision")), "{error}");
+    assert!(
+        matches!(&error, Error::Config { message, .. } if message.contains("--bump-revision")),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,7 +173,7 @@ async fn s45_a_lock_is_lost_when_the_cluster_is_restored_from_an_older_snapshot(
         }
         let error = bounded("the try ends", locks.lock("b").try_acquire()).await.unwrap_err();
         assert!(
-            matches!(&error, Error::Config { message } if message.contains("--bump-revision")),
+            matches!(&error, Error::Config { message, .. } if message.contains("--bump-revision")),
             "{error}"
         );
     }

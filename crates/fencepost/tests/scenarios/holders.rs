@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::fence::postgres::MIGRATION;
 use fencepost::{Guard, Locks, State};
 use fencepost_testkit::etcd::Cluster;
@@ -112,7 +113,7 @@ async fn s09_a_client_stopped_between_the_answers_and_its_return_holds_nothing()
     let fleet = Fleet::start(3);
     let links = fleet.proxies();
     let url = fleet.url_through(&links, &format!("{CALM}&timeout=1m"));
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let mut late = client(&url);
     // Its connections are all there behind this: answers are held back that it asks for, not greetings.
     assert!(late.ask("acquire 600000").parse::<u64>().is_ok());

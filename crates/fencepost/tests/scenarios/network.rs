@@ -21,7 +21,7 @@ const HASTY: &str = "max_ttl=20m&deployment=test&timeout=2s";
 /// A crowd of three on three servers, and the links of each.
 async fn crowd_over_links() -> (Fleet, Vec<Vec<Proxy>>, Crowd) {
     let fleet = Fleet::start(3);
-    Locks::init(&fleet.url_with(NAMED), false).await.unwrap();
+    Locks::init(&fleet.url_with(NAMED)).await.unwrap();
     let links: Vec<_> = (0..3).map(|_| fleet.proxies()).collect();
     let mut crowd = Crowd::new(ms(500), ms(1000));
     for links in &links {
@@ -198,7 +198,7 @@ async fn through_links() -> (Fleet, Vec<Proxy>, Locks) {
     let fleet = Fleet::start(3);
     let links = fleet.proxies();
     let url = fleet.url_through(&links, CALM);
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let locks = Locks::connect(&url).await.unwrap();
     use_once(&locks).await;
     (fleet, links, locks)

@@ -1,5 +1,6 @@
 //! Nodes that are dead or frozen: a minority is not missed, a majority is, and says so.
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Loss, State, Verdict};
 use fencepost_testkit::redis::Server;
 

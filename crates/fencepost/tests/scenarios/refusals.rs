@@ -47,7 +47,7 @@ async fn s27_a_replica_cannot_be_a_node() {
                 if std::mem::take(&mut first) { config.replica_of(&primary) } else { config }
             },
         );
-    let error = Locks::init(&fleet.url_with(CALM), false).await.unwrap_err();
+    let error = Locks::init(&fleet.url_with(CALM)).await.unwrap_err();
     is_config(&error, &["replica", &fleet[0].addr().to_string()]);
 }
 
@@ -80,7 +80,7 @@ async fn s23_a_node_that_evicts_keys_is_done_without_and_a_majority_named() {
     evict(2);
     let url = fleet.url_with(CALM);
     is_config(&Locks::connect(&url).await.unwrap_err(), &["noeviction", &fleet[2].addr().to_string()]);
-    is_config(&Locks::init(&url, false).await.unwrap_err(), &["noeviction"]);
+    is_config(&Locks::init(&url).await.unwrap_err(), &["noeviction"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,7 @@ async fn s31_the_same_server_under_two_names_is_refused() {
     let url = format!("redlock://{},{},{}?{CALM}", fleet[0].addr(), fleet[1].addr(), alias.addr());
     // Two servers are a majority, and with their answers connecting would be over.
     fleet[1].pause();
-    for error in [Locks::connect(&url).await.unwrap_err(), Locks::init(&url, false).await.unwrap_err()] {
+    for error in [Locks::connect(&url).await.unwrap_err(), Locks::init(&url).await.unwrap_err()] {
         is_config(&error, &["same server", &alias.addr().to_string(), &fleet[0].addr().to_string()]);
     }
     let url = format!("redlock://{0},{0},{1}", fleet[0].addr(), fleet[1].addr());
@@ -103,7 +103,7 @@ async fn s31_a_server_that_became_another_node_has_one_vote() {
     let fleet = Fleet::start(3);
     let links = fleet.proxies();
     let url = fleet.url_through(&links, CALM);
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let locks = Locks::connect(&url).await.unwrap();
     use_once(&locks).await;
     // The name of node 2 now means node 1, and node 0 is gone: two names, one server.
@@ -153,7 +153,7 @@ async fn s26_a_user_with_the_rights_in_the_documents_can_do_everything() {
     };
     allow(&rights());
     let url = fleet.url_with(CALM).replace("redlock://", "redlock://app:pw@");
-    Locks::init(&url, false).await.unwrap();
+    Locks::init(&url).await.unwrap();
     let (locks, others) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let guard = take(&locks).await;
     crate::fleet::until("all nodes have it", async || {

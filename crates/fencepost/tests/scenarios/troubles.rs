@@ -234,7 +234,7 @@ async fn s28_a_node_of_a_cluster_is_refused() {
     });
     let refusals = [
         Locks::connect(&fleet[0].url()).await.unwrap_err(),
-        Locks::init(&fleet.url_with(CALM), false).await.unwrap_err(),
+        Locks::init(&fleet.url_with(CALM)).await.unwrap_err(),
     ];
     for error in refusals {
         assert!(matches!(error, Error::Config { .. }), "{error:?}");

@@ -103,7 +103,9 @@ async fn s48_a_folder_whose_counter_is_near_its_end_grants_nothing_more() {
             let locks = Locks::connect(&server.url()).await.unwrap();
             match locks.lock("a").ttl(LONG).try_acquire().await {
                 Ok(guard) => guards.extend(guard),
-                Err(Error::Config { message }) => assert!(message.contains("`/fencepost/a`"), "{message}"),
+                Err(Error::Config { message, .. }) => {
+                    assert!(message.contains("`/fencepost/a`"), "{message}")
+                }
                 Err(error) => panic!("{error}"),
             }
         }

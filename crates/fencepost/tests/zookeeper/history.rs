@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost::Locks;
+use fencepost::SupervisorExt as _;
 use fencepost_testkit::history::History;
 use fencepost_testkit::{LIMIT, Proxy};
 

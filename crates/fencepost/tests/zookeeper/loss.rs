@@ -36,7 +36,7 @@ async fn a_polite_force_release_is_told_at_once() {
     let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
     let revoked = operator.force_release("a", "drained").await.unwrap().unwrap();
     assert!(!revoked.freed && revoked.token > guard.token());
-    let reason = Loss::ForceReleased { reason: "drained".to_owned() };
+    let reason = Loss::force_released("drained");
     assert_eq!(bounded("it is lost", guard.lost()).await, reason);
     assert_eq!(part.contenders().len(), 1, "not free before the guard is gone");
     drop(guard);

@@ -68,7 +68,7 @@ async fn a_holder_that_does_not_react_loses_a_lock_that_was_asked_back_when_its_
     operator.force_release("a", "drained").await.unwrap().unwrap();
     // The guard lives on, and with it its session; nobody renews a lock that is lost.
     let next = bounded("the lease ends", take(&operator)).await;
-    assert_eq!(guard.lost().await, Loss::ForceReleased { reason: "drained".to_owned() });
+    assert_eq!(guard.lost().await, Loss::force_released("drained"));
     next.release().await.unwrap();
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::zookeeper::Server;
 

@@ -1,4 +1,5 @@
-//! Who is at work on which resource: newer holders wait for older ones, and older ones do not get in behind them.
+//! Who is at work on which resource: newer holders wait for older ones, and older ones do not get in after
+//! them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -6,24 +7,21 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::runtime::sync::lock;
+use crate::runtime::sync::{lock, until};
 use crate::{FencingToken, Name};
 
-/// The gates of all resources that somebody is at, and how many are.
+/// The gates of all resources that somebody is at.
 #[derive(Debug, Default)]
-pub(super) struct Gates(Mutex<HashMap<Name, (Arc<Gate>, usize)>>);
+pub(super) struct Gates(Mutex<HashMap<Name, Gate>>);
 
 #[derive(Debug, Default)]
 struct Gate {
-    state: Mutex<State>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
     highest: Option<FencingToken>,
     /// How many handlers of each token are at work.
     running: BTreeMap<FencingToken, usize>,
+    /// How many wait or are at work. The gate goes with the last.
+    visitors: usize,
+    changed: Arc<Notify>,
 }
 
 /// Why somebody was not let in.
@@ -34,88 +32,66 @@ pub(super) enum Closed {
     Occupied,
 }
 
-/// Somebody at a gate, in front of it or behind it. The gate lives as long as anybody is.
+/// Somebody at a gate: waiting, or at work with the token that was let in.
 #[derive(Debug)]
 pub(super) struct Visit {
     gates: Arc<Gates>,
     name: Name,
-    gate: Arc<Gate>,
+    changed: Arc<Notify>,
+    at_work: Option<FencingToken>,
 }
 
-/// Says that a request is at work, for as long as any clone of it lives. The layer puts it into the extensions of each
-/// request; a handler that leaves work behind hands that a clone.
+/// Says that a request is at work, for as long as any clone of it lives. The layer puts it into the
+/// extensions of each request; a handler that leaves work behind hands that a clone.
 #[derive(Clone, Debug)]
 pub struct Running {
-    _permit: Arc<Permit>,
-}
-
-#[derive(Debug)]
-struct Permit {
-    visit: Visit,
-    token: FencingToken,
+    _visit: Arc<Visit>,
 }
 
 impl Gates {
     pub(super) fn visit(self: &Arc<Self>, name: Name) -> Visit {
-        let gate = {
-            let mut gates = lock(&self.0);
-            let (gate, visitors) = gates.entry(name.clone()).or_default();
-            *visitors += 1;
-            gate.clone()
-        };
-        Visit { gates: self.clone(), name, gate }
+        let mut gates = lock(&self.0);
+        let gate = gates.entry(name.clone()).or_default();
+        gate.visitors += 1;
+        Visit { gates: self.clone(), name, changed: gate.changed.clone(), at_work: None }
     }
 }
 
 impl Visit {
     /// Goes in when all older ones have ended. From here on no older one does.
-    pub(super) async fn enter(self, token: FencingToken, patience: Duration) -> Result<Running, Closed> {
-        let wait = async {
-            loop {
-                let changed = self.gate.changed.notified();
-                tokio::pin!(changed);
-                // Before the look, so that no end is missed behind it.
-                changed.as_mut().enable();
-                if let Some(said) = self.look(token) {
-                    return said;
-                }
-                changed.await;
-            }
-        };
+    pub(super) async fn enter(mut self, token: FencingToken, patience: Duration) -> Result<Running, Closed> {
+        let wait = until(&self.changed, || lock(&self.gates.0).get_mut(&self.name)?.look(token));
         tokio::time::timeout(patience, wait).await.unwrap_or(Err(Closed::Occupied))?;
-        Ok(Running { _permit: Arc::new(Permit { visit: self, token }) })
-    }
-
-    /// Goes in, or is refused, or has to wait.
-    fn look(&self, token: FencingToken) -> Option<Result<(), Closed>> {
-        let mut state = lock(&self.gate.state);
-        match state.highest {
-            Some(highest) if token < highest => return Some(Err(Closed::Stale(highest))),
-            Some(highest) if token == highest => {}
-            _ => {
-                state.highest = Some(token);
-                // Older ones that wait have no reason to any more.
-                self.gate.changed.notify_waiters();
-            }
-        }
-        let occupied = state.running.range(..token).next().is_some();
-        (!occupied).then(|| {
-            *state.running.entry(token).or_default() += 1;
-            Ok(())
-        })
+        self.at_work = Some(token);
+        Ok(Running { _visit: Arc::new(self) })
     }
 }
 
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let gate = &self.visit.gate;
-        let mut state = lock(&gate.state);
-        if let Some(count) = state.running.get_mut(&self.token) {
-            *count -= 1;
-            if *count == 0 {
-                state.running.remove(&self.token);
-                gate.changed.notify_waiters();
+impl Gate {
+    /// Lets a token in, or refuses it, or has it wait.
+    fn look(&mut self, token: FencingToken) -> Option<Result<(), Closed>> {
+        match self.highest {
+            Some(highest) if token < highest => return Some(Err(Closed::Stale(highest))),
+            Some(highest) if token == highest => {}
+            _ => {
+                self.highest = Some(token);
+                // Older ones that wait have no reason to any more.
+                self.changed.notify_waiters();
             }
+        }
+        let is_occupied = self.running.range(..token).next().is_some();
+        (!is_occupied).then(|| {
+            *self.running.entry(token).or_default() += 1;
+            Ok(())
+        })
+    }
+
+    fn end_work(&mut self, token: FencingToken) {
+        let Some(count) = self.running.get_mut(&token) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.running.remove(&token);
+            self.changed.notify_waiters();
         }
     }
 }
@@ -123,11 +99,13 @@ impl Drop for Permit {
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut gates = lock(&self.gates.0);
-        if let Some((_, visitors)) = gates.get_mut(&self.name) {
-            *visitors -= 1;
-            if *visitors == 0 {
-                gates.remove(&self.name);
-            }
+        let Some(gate) = gates.get_mut(&self.name) else { return };
+        if let Some(token) = self.at_work {
+            gate.end_work(token);
+        }
+        gate.visitors -= 1;
+        if gate.visitors == 0 {
+            gates.remove(&self.name);
         }
     }
 }

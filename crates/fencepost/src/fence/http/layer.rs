@@ -1,4 +1,5 @@
-//! The tower layer: parses the token, has it checked and recorded, and lets the request to its handler when nobody older is there.
+//! The tower layer: parses the token, has it checked and recorded, and lets the request to its handler when
+//! nobody older is there.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
+use serde_json::json;
+use tokio::task::JoinError;
 use tower_layer::Layer;
 use tower_service::Service;
 use tracing::Instrument as _;
@@ -19,74 +22,72 @@ use crate::FencingToken;
 use crate::fence::{Error, Fence, StaleToken, named};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Tokens are remembered under names that begin with this, so that they are not mixed up with values in the same place.
+/// Tokens are remembered under names that begin with this, apart from values in the same place.
 const PREFIX: &str = "fencepost:http:";
 const MISSING: &str =
     "this resource takes requests with the header `Fencing-Token` only: the token of your lock";
 const MALFORMED: &str =
     "the header `Fencing-Token` must be there once and hold one number between 1 and 2^53 - 1, in digits";
-const UNKNOWN: &str = "nothing was done, but whether your token counts as used is not known; do not repeat the request: take the lock \
-                       again, and come with its new token";
+const BAD_RESOURCE: &str =
+    "this request is for a resource whose name is empty, longer than 497 bytes, or has a NUL character";
+const OCCUPIED: &str = "requests of an earlier holder are still at work; try again";
+const UNCHECKED: &str = "tokens cannot be checked at the moment; try again";
+const UNKNOWN: &str = "nothing was done, but whether your token counts as used is not known; do not repeat \
+                       the request: take the lock again, and come with its new token";
 
 /// Refuses stale requests. See the [module](super) for what it answers and when.
 ///
-/// Bodies are of any type; that of responses must be made from a `String`, for refusals. Clones, and all services made from
-/// one layer, wait for each other's requests; two layers do not, even with the same [`Fence`].
-#[derive(Clone, Debug)]
+/// Bodies are of any type; that of responses must be made from a `String`, for refusals. Clones, and all
+/// services made from one layer, wait for each other's requests; two layers do not, even with the same
+/// [`Fence`].
+#[derive(Clone)]
+#[must_use = "a layer guards nothing until a service is put behind it"]
 pub struct FenceLayer {
-    options: Options,
+    fence: Fence,
+    resource: Arc<dyn Fn(&Parts) -> String + Send + Sync>,
+    reads_without_token: bool,
+    once: bool,
+    patience: Duration,
     gates: Arc<Gates>,
 }
 
-#[derive(Clone)]
-struct Options {
-    fence: Fence,
-    resource: Arc<dyn Fn(&Parts) -> String + Send + Sync>,
-    reads: bool,
-    once: bool,
-    patience: Duration,
-}
-
-impl fmt::Debug for Options {
+impl fmt::Debug for FenceLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("reads", &self.reads)
-            .field("once", &self.once)
-            .finish_non_exhaustive()
+        f.debug_struct("FenceLayer").field("fence", &self.fence).finish_non_exhaustive()
     }
 }
 
 impl FenceLayer {
-    /// Guards the resource that `resource` says a request is about. Tokens are remembered in `fence`, under that name behind
-    /// `fencepost:http:`; a name has 497 bytes at most.
+    /// Guards the resource that `resource` says a request is about. Tokens are remembered in `fence`, under
+    /// that name after `fencepost:http:`; a name has 497 bytes at most.
     ///
-    /// Let it name what the handler will touch, not how the request spells it: `/accounts/7`, `/accounts/7/` and
-    /// `/accounts/%37` may be one account, and are three names.
+    /// Let it name what the handler will touch, not how the request spells it: `/accounts/7`, `/accounts/7/`
+    /// and `/accounts/%37` may be one account, and are three names.
     pub fn new(fence: Fence, resource: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
-        let resource = Arc::new(resource);
-        let options = Options { fence, resource, reads: false, once: false, patience: PATIENCE };
-        Self { options, gates: Arc::default() }
+        let (resource, gates) = (Arc::new(resource), Arc::default());
+        Self { fence, resource, reads_without_token: false, once: false, patience: PATIENCE, gates }
     }
 
-    /// Lets `GET`, `HEAD`, `OPTIONS` and `TRACE` through without a token, at any time. What a holder reads before it writes it has to
-    /// read *with* its token: the first request with it keeps older holders out. By default they need one like all others.
+    /// Lets `GET`, `HEAD`, `OPTIONS` and `TRACE` through without a token, at any time. What a holder reads
+    /// before it writes it has to read *with* its token: the first request with it keeps older holders out.
+    /// By default they need one like all others.
     pub fn reads_without_token(mut self) -> Self {
-        self.options.reads = true;
+        self.reads_without_token = true;
         self
     }
 
-    /// Lets each token through once: for effects that must not be repeated. A request whose handler failed, or never
-    /// began, cannot be repeated either; its client needs a new token. So a 412 with the client's own token does not say that the effect has
-    /// happened. If it is not known whether the token was recorded, the answer is 500. By default a holder comes as often as it
-    /// likes.
+    /// Lets each token through once: for effects that must not be repeated. A request whose handler failed,
+    /// or never began, cannot be repeated either; its client needs a new token. So a 412 with the client's
+    /// own token does not say that the effect has happened. If it is not known whether the token was
+    /// recorded, the answer is 500. By default a holder comes as often as it likes.
     pub fn once(mut self) -> Self {
-        self.options.once = true;
+        self.once = true;
         self
     }
 
     /// How long a request waits for those of older holders. 30 s by default; then it is answered with 503.
     pub fn patience(mut self, patience: Duration) -> Self {
-        self.options.patience = patience;
+        self.patience = patience;
         self
     }
 }
@@ -138,20 +139,18 @@ where
                 }
                 Err(refusal) => return Ok(refusal.response()),
             };
-            // A task of its own, since servers drop this future when a client hangs up. What a handler has begun (a query that was
-            // sent, a thread) would go on then, and a newer holder would not wait for it.
+            // A task of its own: servers drop this future when a client hangs up. What a handler has begun (a
+            // query that was sent, a thread) would go on then, and a newer holder would not wait for it.
             let handler = async move {
                 let response = inner.call(Request::from_parts(parts, body)).await;
                 drop(running);
                 response
             };
-            match tokio::spawn(handler.in_current_span()).await {
+            match tokio::spawn(handler.in_current_span()).await.map_err(JoinError::try_into_panic) {
                 Ok(response) => response,
-                Err(error) => match error.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    // The runtime is shutting down: nobody is left to answer.
-                    Err(_) => std::future::pending().await,
-                },
+                Err(Ok(panic)) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down: nobody is left to answer.
+                Err(Err(_)) => std::future::pending().await,
             }
         })
     }
@@ -165,7 +164,8 @@ enum Refusal {
     Bad(&'static str),
     /// Try again, and why.
     Later(&'static str),
-    /// A token that gets through once may have been recorded: neither its first request nor another has an effect.
+    /// A token that gets through once may have been recorded: neither its first request nor another has an
+    /// effect.
     Unknown,
 }
 
@@ -174,25 +174,22 @@ impl FenceLayer {
     async fn admit(&self, parts: &Parts) -> Result<Option<(FencingToken, Running)>, Refusal> {
         let mut given = parts.headers.get_all(FENCING_TOKEN).iter();
         let token = match (given.next(), given.next()) {
-            (None, _) if self.options.reads && parts.method.is_safe() => return Ok(None),
+            (None, _) if self.reads_without_token && parts.method.is_safe() => return Ok(None),
             (None, _) => return Err(Refusal::Missing),
             (Some(_), Some(_)) => return Err(Refusal::Bad(MALFORMED)),
             (Some(value), None) => parse(value.as_bytes()).ok_or(Refusal::Bad(MALFORMED))?,
         };
-        let resource = (self.options.resource)(parts);
+        let resource = (self.resource)(parts);
         let kept_as = format!("{PREFIX}{resource}");
-        let name = named(&kept_as).ok().filter(|_| !resource.is_empty()).ok_or(Refusal::Bad(
-            "this request is for a resource whose name is empty, longer than 497 bytes, or has a NUL character",
-        ))?;
-        // First the turn, then the check: so whoever was checked is known to be at work, and a newer one waits for it.
-        let running = match self.gates.visit(name).enter(token, self.options.patience).await {
+        let name = named(&kept_as).ok().filter(|_| !resource.is_empty());
+        let name = name.ok_or(Refusal::Bad(BAD_RESOURCE))?;
+        // First the turn, then the check: whoever was checked is known to be at work, and a newer one waits.
+        let running = match self.gates.visit(name).enter(token, self.patience).await {
             Ok(running) => running,
             Err(Closed::Stale(highest)) => {
                 return Err(Refusal::Stale(StaleToken::new(resource, token, highest)));
             }
-            Err(Closed::Occupied) => {
-                return Err(Refusal::Later("requests of an earlier holder are still at work; try again"));
-            }
+            Err(Closed::Occupied) => return Err(Refusal::Later(OCCUPIED)),
         };
         let error = match self.record(&kept_as, token).await {
             Ok(()) => return Ok(Some((token, running))),
@@ -203,14 +200,14 @@ impl FenceLayer {
         };
         tracing::warn!(%error, resource, "a fencing token could not be checked");
         Err(match error {
-            Error::Uncertain { .. } if self.options.once => Refusal::Unknown,
-            _ => Refusal::Later("tokens cannot be checked at the moment; try again"),
+            Error::Uncertain { .. } if self.once => Refusal::Unknown,
+            _ => Refusal::Later(UNCHECKED),
         })
     }
 
     async fn record(&self, resource: &str, token: FencingToken) -> Result<(), Error> {
-        let resource = self.options.fence.resource(resource);
-        if self.options.once {
+        let resource = self.fence.resource(resource);
+        if self.once {
             resource.write_once(token, "").await
         } else {
             resource.activate(token).await.map(drop)
@@ -220,29 +217,24 @@ impl FenceLayer {
 
 impl Refusal {
     fn response<B: From<String>>(self) -> Response<B> {
+        let why = |text: &str| json!({ "error": text });
         let (status, header, body) = match self {
-            Self::Stale(stale) => (
-                StatusCode::PRECONDITION_FAILED,
-                Some((FENCING_TOKEN, HeaderValue::from(stale.highest.get()))),
-                serde_json::json!({
+            Self::Stale(stale) => {
+                let highest = (FENCING_TOKEN, HeaderValue::from(stale.highest.get()));
+                let body = json!({
                     "error": stale.to_string(),
                     "resource": stale.resource,
                     "presented": stale.presented,
                     "highest": stale.highest,
-                }),
-            ),
-            Self::Missing => {
-                (StatusCode::PRECONDITION_REQUIRED, None, serde_json::json!({ "error": MISSING }))
+                });
+                (StatusCode::PRECONDITION_FAILED, Some(highest), body)
             }
-            Self::Bad(why) => (StatusCode::BAD_REQUEST, None, serde_json::json!({ "error": why })),
-            Self::Later(why) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                Some((RETRY_AFTER, HeaderValue::from(1))),
-                serde_json::json!({ "error": why }),
-            ),
-            Self::Unknown => {
-                (StatusCode::INTERNAL_SERVER_ERROR, None, serde_json::json!({ "error": UNKNOWN }))
+            Self::Missing => (StatusCode::PRECONDITION_REQUIRED, None, why(MISSING)),
+            Self::Bad(text) => (StatusCode::BAD_REQUEST, None, why(text)),
+            Self::Later(text) => {
+                (StatusCode::SERVICE_UNAVAILABLE, Some((RETRY_AFTER, HeaderValue::from(1))), why(text))
             }
+            Self::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, None, why(UNKNOWN)),
         };
         let mut response = Response::new(B::from(body.to_string()));
         *response.status_mut() = status;

@@ -1,6 +1,7 @@
 //! Promise 2: validity starts when the request was sent; an answer that did not come grants nothing.
 
 use super::{LONG, Stage, becomes_free, bounded, ms, until};
+use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use std::time::Duration;
