@@ -39,7 +39,7 @@ async fn a_lock_that_is_taken_by_force_is_free_at_once_for_those_who_wait_too() 
     assert_eq!(guard.lost().await, Loss::force_released("it hangs"));
     // What the victim does from here on touches nobody.
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
-    assert!(matches!(next.state(), State::Held { left: None }));
+    assert!(matches!(next.state(), State::Held { left: None, .. }));
     assert_eq!(next.extend().await.unwrap(), None);
     assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
 }

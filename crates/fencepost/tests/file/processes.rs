@@ -1,6 +1,7 @@
 //! Locks between processes: what ends with a process, and what a program that it starts keeps.
 
 use fencepost::Locks;
+use fencepost::SupervisorExt as _;
 
 use crate::family::Stray;
 use crate::harness::{Directory, held, poll_once};
