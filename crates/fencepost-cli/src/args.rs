@@ -30,8 +30,10 @@ pub(crate) struct Cli {
 
 /// Where a URL comes from if none is given.
 const STORE: &str = "\
-Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:` (files \
-in your state directory; excludes processes on this machine). Other users can read the arguments of a process: \
+Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:` \
+(files \
+in your state directory; excludes processes on this machine). Other users can read the arguments of a \
+process: \
 give a URL with a password in FENCEPOST_STORE or by --store-file.";
 
 /// The URLs of all stores that processes can share.

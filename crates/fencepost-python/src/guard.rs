@@ -110,7 +110,8 @@ impl Guard {
         Error::invalid(format!("lock `{}` was released by this guard already; acquire it again", self.name))
     }
 
-    /// A call that takes the hold away for good, right now if nothing else uses it, so that giving the call up gives the
+    /// A call that takes the hold away for good, right now if nothing else uses it, so that giving the call
+    /// up gives the
     /// lock back. In a forked child it touches nothing of the parent's.
     fn ending<T: Send + 'static, F>(
         &self,
@@ -178,7 +179,8 @@ impl Guard {
         }
     }
 
-    /// Waits until the lock is lost: its cause and a phrase for it, or `None` if it is let go or the time is up first.
+    /// Waits until the lock is lost: its cause and a phrase for it, or `None` if it is let go or the time is
+    /// up first.
     #[pyo3(signature = (limit=None))]
     fn lost(&self, limit: Option<f64>) -> PyResult<Call> {
         let limit = limit.map(|limit| seconds("timeout", limit)).transpose()?;
@@ -204,7 +206,8 @@ impl Guard {
         let inherited = self.inherited();
         let job = async move {
             inherited?;
-            // As a task of its own: a signal handler that runs on the waiting thread may release, and waits for this one.
+            // As a task of its own: a signal handler that runs on the waiting thread may release, and waits
+            // for this one.
             let mut task = tokio::task::JoinSet::new();
             task.spawn(async move {
                 let _busy = InUse(held.clone());
@@ -300,7 +303,8 @@ pub(crate) fn after_fork() {
 /// The number of a guard, and why its lock was lost; no cause if it was let go instead.
 type Told = (u64, Option<&'static str>);
 
-/// The losses of guards that somebody wants to be told of, in the order in which they happen. Keeps no lock held.
+/// The losses of guards that somebody wants to be told of, in the order in which they happen. Keeps no lock
+/// held.
 #[pyclass(frozen, module = "fencepost._fencepost")]
 pub(crate) struct Losses {
     sender: mpsc::UnboundedSender<Told>,

@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 const SUPERVISOR: &str = r#"
-# The kernel hangs up a group that loses its parent while a member is stopped: a frozen server must not outlive us.
+# The kernel hangs up a group that loses its parent while a member is stopped: a frozen server must not
+# outlive us.
 trap '' HUP
 folder=$1; signal=$2; shift 2
 "$@" </dev/null >>"$folder/log" 2>&1 &

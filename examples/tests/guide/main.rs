@@ -1,4 +1,5 @@
-//! The Rust of the documents. Each block that a document shows stands here, and the compiler reads it; most of
+//! The Rust of the documents. Each block that a document shows stands here, and the compiler reads it; most
+//! of
 //! it runs, too.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

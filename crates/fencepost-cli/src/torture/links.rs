@@ -39,7 +39,8 @@ impl Route {
         }
         if store.independent_nodes && !rest.contains("deployment=") {
             return Err(
-                "without `deployment=` the servers' addresses are the deployment's name, and proxies have others"
+                "without `deployment=` the servers' addresses are the deployment's name, and proxies have \
+                 others"
                     .to_owned(),
             );
         }

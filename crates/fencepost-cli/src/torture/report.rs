@@ -15,8 +15,10 @@ const ROW: f64 = 20.0;
 
 const PAGE: &str = "\
 :root{color-scheme:light \
-dark;--bg:#fff;--fg:#1c1f24;--soft:#667;--card:#f6f7f9;--line:#e3e5e9;--good:#1a7f37;--bad:#c62828;--doubt:#9a6700}\
-@media(prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e4e6ea;--soft:#9aa3af;--card:#1f2329;--line:#333941;--good:#4cc46a;--bad:#ff6b60;--doubt:#e3b341}}\
+dark;--bg:#fff;--fg:#1c1f24;--soft:#667;--card:#f6f7f9;--line:#e3e5e9;--good:#1a7f37;--bad:#c62828;\
+--doubt:#9a6700}\
+@media(prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e4e6ea;--soft:#9aa3af;--card:#1f2329;\
+--line:#333941;--good:#4cc46a;--bad:#ff6b60;--doubt:#e3b341}}\
 body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:1040px;margin:2.5em \
 auto;padding:0 1em}\
 h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2.4em 0 .4em}p{max-width:75ch}.soft{color:var(--soft)}\
@@ -27,8 +29,10 @@ h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2.4em 0 .4em}p{max-width:7
 b{display:block;font-size:1.35em}\
 figure{margin:1em 0;border:1px solid \
 var(--line);border-radius:8px;padding:10px;overflow-x:auto}figcaption{color:var(--soft);margin-bottom:6px}\
-svg{max-width:100%;height:auto}table{border-collapse:collapse}td,th{text-align:left;vertical-align:top;padding:4px 18px 4px 0;border-bottom:1px solid var(--line)}\
-th{font-weight:600;white-space:nowrap}pre{background:var(--card);padding:10px;border-radius:8px;white-space:pre-wrap}";
+svg{max-width:100%;height:auto}table{border-collapse:collapse}td,th{text-align:left;vertical-align:top;\
+padding:4px 18px 4px 0;border-bottom:1px solid var(--line)}\
+th{font-weight:600;white-space:nowrap}pre{background:var(--card);padding:10px;border-radius:8px;\
+white-space:pre-wrap}";
 
 const CHART_STYLE: &str = "\
 .ov text{font:12px system-ui,sans-serif;fill:#555}.ov .grid{stroke:#ddd}.ov .bar{fill:#2f7ed8}.ov \

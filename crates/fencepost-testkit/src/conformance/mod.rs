@@ -1,5 +1,6 @@
 //! The promises of Fencepost as functions, for every store and for somebody else's: [`conformance!`] makes a
-//! test of each. They wait for conditions, never for time, and compare the order of events, never durations: a
+//! test of each. They wait for conditions, never for time, and compare the order of events, never durations:
+//! a
 //! slow machine makes them slow, not wrong.
 //!
 //! [`conformance!`]: crate::conformance!
@@ -35,7 +36,8 @@ pub use stage::{
     until,
 };
 
-/// Makes a module of tests that hold a store to every promise: `conformance!(mine, start)`, where `start` is a
+/// Makes a module of tests that hold a store to every promise: `conformance!(mine, start)`, where `start` is
+/// a
 /// function that returns a [`Stage`](crate::conformance::Stage).
 #[macro_export]
 macro_rules! conformance {

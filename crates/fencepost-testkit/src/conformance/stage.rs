@@ -43,7 +43,8 @@ pub trait TestStore: Send + Sync {
     /// How many traces of held locks and of waiters it has.
     fn traces(&self) -> usize;
 
-    /// A URL of the store for a user with this password, and what has to live for as long as it is used; `None`
+    /// A URL of the store for a user with this password, and what has to live for as long as it is used;
+    /// `None`
     /// where nobody logs in.
     fn with_login(&self, password: &str) -> Option<Logged> {
         let _ = password;

@@ -24,7 +24,8 @@ pub static LOCAL_CLUSTER: Store = Store {
     excuse: |blow, _, replaced| {
         (blow == Blow::Pause && replaced).then_some((
             Cause::WokeUp,
-            "an etcd leader that stood still, was replaced and wakes up may end leases that its successor keeps \
+            "an etcd leader that stood still, was replaced and wakes up may end leases that its successor \
+             keeps \
              (etcd releases before November 2023)",
         ))
     },

@@ -19,7 +19,8 @@ pub static LOCAL: Store = Store {
     excuse: |blow, _, _| {
         (blow == Blow::Kill).then_some((
             Cause::ForgotTheNewest(Duration::from_millis(600)),
-            "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns of it \
+            "a crash may lose leases that are less than 0.6 s old, and a holder that stands still learns of \
+             it \
              late",
         ))
     },

@@ -1,4 +1,5 @@
-//! A database of its own on a PostgreSQL that all tests share, as a store under test. What a test stops is its
+//! A database of its own on a PostgreSQL that all tests share, as a store under test. What a test stops is
+//! its
 //! link to it.
 
 use super::Server;

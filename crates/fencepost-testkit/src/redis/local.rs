@@ -15,7 +15,8 @@ pub static LOCAL: Store = Store {
     excuse: |blow, _, _| {
         (blow != Blow::Pause).then_some((
             Cause::Forgot,
-            "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its next \
+            "one Redis that restarts without its keys has forgotten its locks; a holder learns it at its \
+             next \
              renewal",
         ))
     },

@@ -25,7 +25,8 @@ pub static LOCAL_ENSEMBLE: Store = Store {
     excuse: |blow, ttl, _| {
         (blow != Blow::Empty).then_some((
             Cause::DidNotTell(ttl / 2 + TICK / 2),
-            "a ZooKeeper server that answered a holder and is gone before it told the leader leaves the holder \
+            "a ZooKeeper server that answered a holder and is gone before it told the leader leaves the \
+             holder \
              believing for half a ttl and half a tick too long at most",
         ))
     },

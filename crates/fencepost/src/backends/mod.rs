@@ -32,10 +32,12 @@ pub struct StoreKind {
     /// The parameters of its URLs, beside `ttl`.
     pub parameters: &'static [Parameter],
     connect: fn(StoreUrl) -> Task<Arc<dyn Backend>>,
-    init: Option<fn(StoreUrl, Init) -> Task<Vec<String>>>,
+    init: Option<InitStore>,
     /// The ttl of locks that name none, of the one that the URL gives.
     default_ttl: fn(&StoreUrl, Option<Duration>) -> Result<Duration>,
 }
+
+type InitStore = fn(StoreUrl, Init) -> Task<Vec<String>>;
 
 type Task<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
@@ -102,7 +104,8 @@ macro_rules! table {
                 #[cfg(not(feature = $feature))]
                 let store: Option<StoreKind> = None;
                 rows.push(Row { schemes: &$schemes, features: $feature, needs_tls: false, store });
-                let (features, store) = (concat!($feature, "` and `tls"), store.filter(|_| cfg!(feature = "tls")));
+                let features = concat!($feature, "` and `tls");
+                let store = store.filter(|_| cfg!(feature = "tls"));
                 rows.push(Row { schemes: &$tls_schemes, features, needs_tls: true, store });
             })+
             let store = Some(memory::STORE);

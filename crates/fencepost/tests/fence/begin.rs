@@ -182,19 +182,26 @@ fn callers_cannot_replace_what_activate_compares_with() {
     let database = Database::prepared();
     let role = format!("caller_{}", database.name);
     database.psql(&format!(
-        "CREATE ROLE {role}; GRANT USAGE ON SCHEMA fencepost_fence TO {role}; CREATE SCHEMA AUTHORIZATION {role}; \
+        "CREATE ROLE {role}; GRANT USAGE ON SCHEMA fencepost_fence TO {role}; CREATE SCHEMA AUTHORIZATION \
+         {role}; \
          SELECT fencepost_fence.activate('a', 42); SET ROLE {role}; \
-         CREATE FUNCTION {role}.spoil() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'replaced, as %', current_user; END $$; \
-         CREATE FUNCTION {role}.octet_length(text) RETURNS integer LANGUAGE sql AS 'SELECT 1 FROM {role}.spoil()'; \
-         CREATE FUNCTION {role}.json_build_object(VARIADIC text[]) RETURNS json LANGUAGE sql AS 'SELECT NULL::json FROM {role}.spoil()'; \
-         CREATE FUNCTION {role}.int8(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT {role}.spoil()'; \
-         CREATE FUNCTION {role}.int84(bigint, integer) RETURNS boolean LANGUAGE sql AS 'SELECT {role}.spoil()'; \
+         CREATE FUNCTION {role}.spoil() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'replaced, as \
+         %', current_user; END $$; \
+         CREATE FUNCTION {role}.octet_length(text) RETURNS integer LANGUAGE sql AS 'SELECT 1 FROM \
+         {role}.spoil()'; \
+         CREATE FUNCTION {role}.json_build_object(VARIADIC text[]) RETURNS json LANGUAGE sql AS 'SELECT \
+         NULL::json FROM {role}.spoil()'; \
+         CREATE FUNCTION {role}.int8(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT \
+         {role}.spoil()'; \
+         CREATE FUNCTION {role}.int84(bigint, integer) RETURNS boolean LANGUAGE sql AS 'SELECT \
+         {role}.spoil()'; \
          CREATE FUNCTION {role}.texts(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT {role}.spoil()'; \
          CREATE OPERATOR {role}.= (LEFTARG = text, RIGHTARG = text, FUNCTION = {role}.texts)"
     ));
     for name in ["<", "<=", "=", ">"] {
         database.psql(&format!(
-            "SET ROLE {role}; CREATE OPERATOR {role}.{name} (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = {role}.int8); \
+            "SET ROLE {role}; CREATE OPERATOR {role}.{name} (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION \
+             = {role}.int8); \
              CREATE OPERATOR {role}.{name} (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {role}.int84)"
         ));
     }

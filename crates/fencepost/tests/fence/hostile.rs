@@ -54,7 +54,8 @@ async fn nothing_that_is_planted_on_the_search_path_is_run() {
     database.install();
     is_clean(&database, "fence.sql");
     database.psql(
-        "CREATE TABLE account (id integer PRIMARY KEY, balance integer); INSERT INTO account VALUES (7, 100); \
+        "CREATE TABLE account (id integer PRIMARY KEY, balance integer); INSERT INTO account VALUES (7, \
+         100); \
          SELECT fencepost_fence.protect('account'), fencepost_fence.protect('account')",
     );
     is_clean(&database, "protect");
@@ -251,7 +252,8 @@ async fn a_type_that_is_planted_on_the_search_path_is_not_used() {
     is_clean(&database, "fence.sql");
     let planted = "SET search_path = pg_catalog; SELECT count(*) FROM pg_depend d \
                    JOIN pg_type t ON t.oid = d.refobjid AND t.typnamespace = 'public'::regnamespace \
-                   WHERE d.refclassid = 'pg_type'::regclass AND t.typtype = 'd' AND (d.objid, d.classid) IN ( \
+                   WHERE d.refclassid = 'pg_type'::regclass AND t.typtype = 'd' AND (d.objid, d.classid) IN \
+                   ( \
                    SELECT oid, tableoid FROM pg_proc WHERE pronamespace = 'fencepost_fence'::regnamespace \
                    UNION SELECT 'fencepost_fence.guards'::regclass, 'pg_class'::regclass)";
     assert_eq!(database.psql(planted), "0");

@@ -108,7 +108,8 @@ fn new_rows_have_seen_what_they_are_given_or_nothing() {
 fn the_inline_form_needs_no_trigger_and_goes_with_it() {
     let inline = |token: u32| {
         format!(
-            "WITH done AS (UPDATE account SET balance = {token}, fence = {token} WHERE id = 7 AND fence <= {token} RETURNING 1) \
+            "WITH done AS (UPDATE account SET balance = {token}, fence = {token} WHERE id = 7 AND fence <= \
+             {token} RETURNING 1) \
              SELECT count(*) FROM done"
         )
     };

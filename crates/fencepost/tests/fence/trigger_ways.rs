@@ -114,7 +114,8 @@ fn a_row_that_moves_to_another_partition_needs_a_token_for_both_halves() {
     let database = Database::prepared();
     database.psql(
         "CREATE TABLE part (id integer, year integer) PARTITION BY LIST (year); \
-         CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1); CREATE TABLE part_2 PARTITION OF part FOR VALUES IN (2); \
+         CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1); CREATE TABLE part_2 PARTITION OF part FOR \
+         VALUES IN (2); \
          SELECT fencepost_fence.protect('part'); INSERT INTO part VALUES (7, 1, 42)",
     );
     assert!(database.refused("UPDATE part SET fence = 41").contains("FP010"));
@@ -146,7 +147,8 @@ async fn a_row_cannot_be_given_more_than_a_token() {
     assert!(database.refused("INSERT INTO account VALUES (9, 0, NULL, 9007199254740992)").contains("23514"));
     // As an older `protect` has left it.
     database.psql(
-        "ALTER TABLE account DROP CONSTRAINT fencepost_fence, ADD CONSTRAINT fencepost_fence CHECK (fence >= 0); \
+        "ALTER TABLE account DROP CONSTRAINT fencepost_fence, ADD CONSTRAINT fencepost_fence CHECK (fence \
+         >= 0); \
          INSERT INTO account VALUES (9, 0, NULL, 9007199254740993)",
     );
     let client = database.client().await;

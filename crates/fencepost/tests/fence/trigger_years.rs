@@ -7,13 +7,15 @@ use crate::stage::Database;
 use crate::trigger::{protected, row};
 
 const EARLIER: &str = include_str!("earlier.sql");
-const EARLIER_FUNCTIONS: &str = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'fencepost_fence'::regnamespace \
+const EARLIER_FUNCTIONS: &str = "SELECT count(*) FROM pg_proc WHERE pronamespace = \
+'fencepost_fence'::regnamespace \
                                  AND proname IN ('mark', 'guard', 'check_token')";
 
 /// Which functions the triggers of a table call.
 fn functions(database: &Database, table: &str) -> String {
     let sql = format!(
-        "SELECT string_agg(proname, ' ' ORDER BY tgname) FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid \
+        "SELECT string_agg(proname, ' ' ORDER BY tgname) FROM pg_trigger JOIN pg_proc ON pg_proc.oid = \
+         tgfoid \
          WHERE tgrelid = '{table}'::regclass"
     );
     database.psql(&sql)
@@ -23,7 +25,8 @@ fn functions(database: &Database, table: &str) -> String {
 fn member(database: &Database) -> String {
     let role = format!("member_{}", database.name);
     database.psql(&format!(
-        "CREATE ROLE {role}; CREATE SCHEMA AUTHORIZATION {role}; GRANT USAGE ON SCHEMA fencepost_fence TO {role}"
+        "CREATE ROLE {role}; CREATE SCHEMA AUTHORIZATION {role}; GRANT USAGE ON SCHEMA fencepost_fence TO \
+         {role}"
     ));
     role
 }
@@ -34,7 +37,8 @@ fn who_owns_a_table_can_protect_it_by_any_column_and_make_nothing_else_in_the_sc
     let role = member(&database);
     let as_role = |sql: &str| format!("SET ROLE {role}; {sql}");
     database.psql(&as_role(
-        "CREATE TABLE one (id integer); CREATE TABLE two (id integer); INSERT INTO one VALUES (7); INSERT INTO two VALUES (7); \
+        "CREATE TABLE one (id integer); CREATE TABLE two (id integer); INSERT INTO one VALUES (7); INSERT \
+         INTO two VALUES (7); \
          SELECT fencepost_fence.protect('one'), fencepost_fence.protect('two', 'seen'); \
          UPDATE one SET fence = 42; UPDATE two SET seen = 42",
     ));
@@ -44,7 +48,8 @@ fn who_owns_a_table_can_protect_it_by_any_column_and_make_nothing_else_in_the_sc
     }
     for sql in [
         "CREATE FUNCTION fencepost_fence.own() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
-        "CREATE OR REPLACE FUNCTION fencepost_fence.guard_seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+        "CREATE OR REPLACE FUNCTION fencepost_fence.guard_seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN \
+         RETURN NEW; END'",
         "DROP FUNCTION fencepost_fence.guard_seen()",
         "SELECT fencepost_fence.protect('pg_catalog.pg_class')",
     ] {
@@ -110,10 +115,12 @@ async fn a_table_can_change_under_a_session_that_has_written_to_it() {
     let changes = [
         "ALTER TABLE account ADD COLUMN more text DEFAULT 'x'",
         "ALTER TABLE account DROP COLUMN note",
-        "ALTER TABLE account RENAME COLUMN balance TO amount; ALTER TABLE account RENAME COLUMN amount TO balance",
+        "ALTER TABLE account RENAME COLUMN balance TO amount; ALTER TABLE account RENAME COLUMN amount TO \
+         balance",
         "ALTER TABLE account ALTER COLUMN balance TYPE numeric",
         "ALTER TABLE account RENAME TO renamed",
-        "DROP TABLE renamed CASCADE; CREATE TABLE renamed (fence bigint NOT NULL, balance integer, id integer); \
+        "DROP TABLE renamed CASCADE; CREATE TABLE renamed (fence bigint NOT NULL, balance integer, id \
+         integer); \
          INSERT INTO renamed VALUES (42, 0, 7); SELECT fencepost_fence.protect('renamed')",
     ];
     for change in changes {
@@ -177,7 +184,8 @@ fn of_earlier_days() -> Database {
          CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1); \
          SELECT fencepost_fence.protect('account', 'fence', 'der Schlüssel'), \
              fencepost_fence.protect('\"Odd Table\"', 'last token'), fencepost_fence.protect('part'); \
-         UPDATE account SET fence = 42; INSERT INTO part VALUES (7, 1, 42); SELECT fencepost_fence.activate('a', 42)",
+         UPDATE account SET fence = 42; INSERT INTO part VALUES (7, 1, 42); SELECT \
+         fencepost_fence.activate('a', 42)",
     );
     assert_eq!(functions(&database, "part_1"), "mark guard");
     database
@@ -228,9 +236,11 @@ fn the_migration_leaves_tables_of_others_protected_as_they_were() {
     database.psql(&format!("ALTER TABLE account OWNER TO {role}"));
     let owner = format!("owner_{}", database.name);
     database.psql(&format!(
-        "CREATE ROLE {owner} LOGIN; GRANT CREATE ON DATABASE {} TO {owner}; ALTER SCHEMA fencepost_fence OWNER TO {owner}; \
+        "CREATE ROLE {owner} LOGIN; GRANT CREATE ON DATABASE {} TO {owner}; ALTER SCHEMA fencepost_fence \
+         OWNER TO {owner}; \
          ALTER TABLE fencepost_fence.guards OWNER TO {owner}; \
-         DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'fencepost_fence'::regnamespace \
+         DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = \
+         'fencepost_fence'::regnamespace \
          LOOP EXECUTE format('ALTER FUNCTION %s OWNER TO {owner}', f); END LOOP; END $$",
         database.name
     ));

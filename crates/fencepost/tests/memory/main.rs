@@ -1,4 +1,5 @@
-//! The core's promises on the store in memory, whose clock and faults tests command: what real servers cannot be
+//! The core's promises on the store in memory, whose clock and faults tests command: what real servers cannot
+//! be
 //! made to do on time.
 
 #![allow(clippy::unwrap_used)]

@@ -128,7 +128,8 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
                 return Err(Error::config(
-                    "this machine has no certificate authorities; install ca-certificates or give one with the \
+                    "this machine has no certificate authorities; install ca-certificates or give one with \
+                     the \
                      parameter `ca`",
                 ));
             }

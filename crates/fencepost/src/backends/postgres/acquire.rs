@@ -68,10 +68,10 @@ struct Acquire {
     /// The session that may have granted the lock, and its advisory lock.
     asked: Option<(Arc<Session>, Option<AdvisorySlot>)>,
     /// The entry that the server's queue may have of a waiter.
-    entry: Option<Entry>,
+    entry: Option<QueueEntry>,
 }
 
-struct Entry {
+struct QueueEntry {
     session: Arc<Session>,
     /// When the last answered request for it was sent, and until when the server keeps it since then.
     renewed: Option<(Moment, i64)>,
@@ -113,7 +113,7 @@ impl Acquire {
         let (advisory, listed) = (slot.is_some(), self.entry.is_some());
         let channel = self.channel.as_ref().map(WaiterChannel::name);
         self.asked = Some((session.clone(), slot));
-        self.entry = channel.map(|_| Entry { session: session.clone(), renewed: None });
+        self.entry = channel.map(|_| QueueEntry { session: session.clone(), renewed: None });
         let (term, host) = (milliseconds(self.request.ttl), crate::identity::host());
         let (process, note) = (std::process::id().cast_signed(), &*self.request.note);
         let arguments: [&(dyn ToSql + Sync); 17] = [
@@ -156,7 +156,7 @@ impl Acquire {
         let Some(token) = get(&row, 0) else {
             self.asked = None;
             let until: Option<i64> = get(&row, 11);
-            self.entry = until.map(|until| Entry { session, renewed: Some((sent, until)) });
+            self.entry = until.map(|until| QueueEntry { session, renewed: Some((sent, until)) });
             return self.busy(&row);
         };
         let pushed = get(&row, 1) == Some("pushed");
@@ -218,7 +218,7 @@ impl Acquire {
     async fn news(&mut self, most: Duration) -> Result<Option<Granted>> {
         let Some(channel) = &self.channel else { return Ok(None) };
         let Some(push) = channel.news(most).await else { return Ok(None) };
-        let Some(Entry { session, renewed: Some((sent, until)) }) = &self.entry else { return Ok(None) };
+        let Some(QueueEntry { session, renewed: Some((sent, until)) }) = &self.entry else { return Ok(None) };
         let term = LISTED.min(self.request.ttl);
         let in_time = self.client.clock.now() < sent.plus(term * 2 / 3);
         if push.owner != self.request.owner() || push.until != *until || !in_time {

@@ -47,7 +47,9 @@ pub(super) const STORE: StoreKind = StoreKind {
     default_port: Some(5432),
     parameters: config::PARAMETERS,
     init: Some(|url, what| Box::pin(init(url, what))),
-    ..StoreKind::new("postgres", "PostgreSQL", &["postgres://user@host/database"], |url| Box::pin(connect(url)))
+    ..StoreKind::new("postgres", "PostgreSQL", &["postgres://user@host/database"], |url| {
+        Box::pin(connect(url))
+    })
 };
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {

@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
 use super::config::Config;
-use super::driver::{Backend, Connection, quoted};
+use super::driver::{ServerProcess, Connection, quoted};
 use crate::Result;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::sync::lock;
@@ -30,7 +30,7 @@ pub(super) enum Function {
 #[derive(Debug)]
 pub(super) struct Session {
     connection: Connection,
-    pub(super) backend: Backend,
+    pub(super) backend: ServerProcess,
     pub(super) quota: Arc<AdvisoryQuota>,
     /// By [`Function`].
     statements: [Statement; 8],
@@ -43,7 +43,7 @@ impl Session {
     pub(super) async fn prepare(
         config: &Config,
         connection: Connection,
-        backend: Backend,
+        backend: ServerProcess,
         clock: Clock,
     ) -> Result<Self> {
         let prepare = async |function: &str, arguments: usize| {

@@ -15,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Client};
 use super::errors::reason;
 use super::login::Login;
 #[cfg(unix)]
-use super::login::Stream;
+use super::login::LoginStream;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 use crate::Result;
@@ -122,7 +122,7 @@ async fn connect(config: &Config) -> Result<(Client, Messages)> {
         let port = config.server.get_ports().first().copied().unwrap_or(DEFAULT_PORT);
         let path = folder.join(format!(".s.PGSQL.{port}"));
         let missing = |error| config.unavailable(format!("{}: {error}", path.display()));
-        let stream = Stream::plain(tokio::net::UnixStream::connect(&path).await.map_err(missing)?);
+        let stream = LoginStream::plain(tokio::net::UnixStream::connect(&path).await.map_err(missing)?);
         let (client, mut connection) =
             config.server.connect_raw(stream, NoTls).await.map_err(|error| config.error(error))?;
         return Ok((client, Box::new(move |context| connection.poll_message(context))));

@@ -69,7 +69,7 @@ const MAX_LOGIN: usize = 1 << 20;
 const OVERHEAD: usize = 128;
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Login {
-    type Stream = Stream;
+    type Stream = LoginStream;
     type TlsConnect = Connect;
     type Error = Error;
 
@@ -85,14 +85,14 @@ pub(super) struct Connect {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Connect {
-    type Stream = Stream;
+    type Stream = LoginStream;
     type Error = Box<dyn std::error::Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, Self::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<LoginStream, Self::Error>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
             let limits = MessageLimits { cleartext: self.login.cleartext, ..MessageLimits::default() };
-            Ok(Stream { transport: self.open(stream).await?, limits })
+            Ok(LoginStream { transport: self.open(stream).await?, limits })
         })
     }
 }
@@ -127,13 +127,13 @@ trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 
 /// A connection, with its limits.
-pub(super) struct Stream {
+pub(super) struct LoginStream {
     transport: Box<dyn Transport>,
     limits: MessageLimits,
 }
 
 #[cfg(unix)]
-impl Stream {
+impl LoginStream {
     /// A connection to a unix socket, which has no TLS.
     pub(super) fn plain(stream: tokio::net::UnixStream) -> Self {
         let limits = MessageLimits { cleartext: true, ..MessageLimits::default() };
@@ -217,14 +217,14 @@ impl MessageLimits {
     }
 }
 
-impl TlsStream for Stream {
+impl TlsStream for LoginStream {
     fn channel_binding(&self) -> ChannelBinding {
         // The certificate itself is checked; servers that insist on a binding as well are rare.
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for LoginStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -243,7 +243,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for LoginStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.transport).poll_write(cx, buf)
     }

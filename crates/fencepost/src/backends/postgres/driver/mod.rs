@@ -10,7 +10,7 @@ mod tls;
 
 pub(crate) use self::connection::{Connection, Event};
 pub(super) use self::setup::refuse_pools;
-pub(crate) use self::setup::{Backend, set_up};
+pub(crate) use self::setup::{ServerProcess, set_up};
 
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// The server process that serves a connection.
 #[derive(Debug)]
-pub(crate) struct Backend {
+pub(crate) struct ServerProcess {
     pub(crate) pid: i32,
     /// Names the process for good: pids repeat.
     pub(crate) id: String,
@@ -31,7 +31,7 @@ const BACKEND: &str = "\
 
 /// Sets what we rely on, whatever the server's defaults are, and leaves out what this server does not know.
 /// `row_wait` is how long to wait for a row that somebody has locked.
-pub(crate) async fn set_up(config: &Config, client: &Client, row_wait: Duration) -> Result<Backend> {
+pub(crate) async fn set_up(config: &Config, client: &Client, row_wait: Duration) -> Result<ServerProcess> {
     let failed = |error| config.error(error);
     // First of all: functions that others create in other schemas must not be run by us. Temporary
     // tables come last.
@@ -70,7 +70,7 @@ pub(crate) async fn set_up(config: &Config, client: &Client, row_wait: Duration)
     };
     let commit = get::<String>(&row, 3).filter(|value| value != "off").unwrap_or_else(|| "on".to_owned());
     let lock_table = get(&row, 4).and_then(|size: i64| usize::try_from(size).ok()).unwrap_or(0);
-    Ok(Backend { pid, id, commit, lock_table })
+    Ok(ServerProcess { pid, id, commit, lock_table })
 }
 
 /// Which backend serves a connection now. By the simple protocol: a pool would give the two halves of a

@@ -13,7 +13,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot};
 
 use super::jute::{garbled, read_frame};
-use super::protocol::{self, ErrorCode, Message, Reply};
+use super::protocol::{self, ErrorCode, Message, ServerReply};
 use super::requests::Request;
 use super::watches::Watches;
 use crate::runtime::sync::lock;
@@ -27,7 +27,7 @@ const WATCHES: usize = 100;
 const MAX_MESSAGE: usize = 16 << 20;
 
 /// What a request comes to: an answer, or why there is none.
-pub(super) type Answer = Result<Reply, Arc<str>>;
+pub(super) type Answer = Result<ServerReply, Arc<str>>;
 
 #[derive(Debug)]
 pub(super) struct Connection {

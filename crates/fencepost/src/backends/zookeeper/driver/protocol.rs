@@ -112,12 +112,12 @@ pub(super) enum Message {
     Login(Result<(), ErrorCode>),
     /// The answer to `encode_watches`.
     WatchesSet,
-    Reply(Reply),
+    Reply(ServerReply),
 }
 
 /// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(super) struct ServerReply {
     pub(super) xid: i32,
     /// The last transaction that the server knew when it answered.
     pub(super) zxid: i64,
@@ -137,7 +137,7 @@ pub(super) fn decode(message: &[u8]) -> io::Result<Message> {
         }
         XID_AUTH => Message::Login(outcome),
         XID_SET_WATCHES => Message::WatchesSet,
-        _ => Message::Reply(Reply { xid, zxid, body: outcome.map(|()| reader.0.to_owned()) }),
+        _ => Message::Reply(ServerReply { xid, zxid, body: outcome.map(|()| reader.0.to_owned()) }),
     })
 }
 
@@ -168,7 +168,7 @@ mod tests {
             writer.long(42);
             writer.int(-101);
         });
-        let refused = Reply { xid: 8, zxid: 42, body: Err(ErrorCode::NO_NODE) };
+        let refused = ServerReply { xid: 8, zxid: 42, body: Err(ErrorCode::NO_NODE) };
         assert_eq!(decode(&refusal).unwrap(), Message::Reply(refused));
         let event = message(|writer| {
             writer.int(-1);
