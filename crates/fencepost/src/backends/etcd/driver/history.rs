@@ -31,9 +31,9 @@ impl History {
         let known = known.unwrap_or_else(|known| known);
         let why = if known != 0 && known != id {
             format!(
-                "the answers are of two clusters, {known:x} and {id:x}: either it was restored from a snapshot, \
-                 and its tokens may repeat, or the URL names members of both; name those of one, make sure \
-                 that nobody relies on old tokens, and connect anew"
+                "the answers are of two clusters, {known:x} and {id:x}: either it was restored from a \
+                 snapshot, and its tokens may repeat, or the URL names members of both; name those of one, \
+                 make sure that nobody relies on old tokens, and connect anew"
             )
         } else if revision < before {
             format!(
