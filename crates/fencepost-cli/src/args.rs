@@ -372,7 +372,8 @@ pub(crate) struct Torture {
     pub(crate) minutes: f64,
 
     /// How many clients, on half as many locks
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=200))]
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=200))]
     pub(crate) clients: u32,
 
     /// What to break, with commas: none, pause, kill, cut (connections), and with --local server-pause,

@@ -24,7 +24,8 @@ echo "$server"
 read -r word
 kill "-$signal" "$server"
 # What the server has started may be frozen, and a server that asks it to end waits for it.
-[ "$signal" = KILL ] || kill -CONT "$server" $(cat "/proc/$server/task/$server/children" 2>/dev/null) 2>/dev/null
+children=$(cat "/proc/$server/task/$server/children" 2>/dev/null)
+[ "$signal" = KILL ] || kill -CONT "$server" $children 2>/dev/null
 wait "$server"
 [ "$word" = keep ] || rm -rf "$folder"
 "#;

@@ -73,7 +73,9 @@ pub(crate) enum Action {
 macro_rules! log {
     ($level:ident, $held:ident, $($rest:tt)+) => {
         tracing::$level!(
-            name = %printable($held.name.as_str()), owner = %$held.identity.owner(), token = $held.token.get(),
+            name = %printable($held.name.as_str()),
+            owner = %$held.identity.owner(),
+            token = $held.token.get(),
             $($rest)+
         )
     };

@@ -101,7 +101,8 @@ proptest! {
     fn one_repeated_token_is_caught(turns in turns(), which in any::<prop::sample::Index>()) {
         let (mut events, grants) = valid(&turns);
         let one = which.index(grants.len());
-        let same_lock = |other: &&usize| events[**other - 1].what == events[grants[one] - 1].what && **other != grants[one];
+        let asked = |grant: usize| &events[grant - 1].what;
+        let same_lock = |other: &&usize| asked(**other) == asked(grants[one]) && **other != grants[one];
         let Some(other) = grants.iter().find(same_lock).copied() else { return Ok(()) };
         let token = *token_of(&mut events[other]);
         *token_of(&mut events[grants[one]]) = token;
@@ -113,7 +114,9 @@ proptest! {
         let (mut events, grants) = valid(&turns);
         let one = grants[which.index(grants.len())];
         // Asked for after this one was granted, on the same lock.
-        let later = |other: &&usize| events[**other - 1].what == events[one - 1].what && events[**other - 1].at > events[one].at;
+        let asked = |grant: usize| &events[grant - 1];
+        let later =
+            |other: &&usize| asked(**other).what == asked(one).what && asked(**other).at > events[one].at;
         let Some(_) = grants.iter().find(later) else { return Ok(()) };
         *token_of(&mut events[one]) = 1 << 40;
         prop_assert!(rules(&events).contains(&Rule::OrderedTokens));
@@ -122,13 +125,16 @@ proptest! {
     #[test]
     fn one_stale_write_that_is_accepted_is_caught(turns in turns(), which in any::<prop::sample::Index>()) {
         let (mut events, _) = valid(&turns);
-        let refused: Vec<_> = (0..events.len()).filter(|at| matches!(events[*at].what, What::Write { accepted: false, .. })).collect();
+        let is_refused = |at: &usize| matches!(events[*at].what, What::Write { accepted: false, .. });
+        let refused: Vec<_> = (0..events.len()).filter(is_refused).collect();
         prop_assume!(!refused.is_empty());
         let one = refused[which.index(refused.len())];
         // Only a write in between makes it a lost one.
         let What::Write { based_on: stale, .. } = events[one].what else { unreachable!("filtered") };
         if let What::Write { accepted, .. } = &mut events[one].what { *accepted = true; }
-        let asked = events[..one].iter().rposition(|event| event.client == events[one].client && matches!(event.what, What::Invoke { .. }));
+        let client = events[one].client;
+        let asks = |event: &Event| event.client == client && matches!(event.what, What::Invoke { .. });
+        let asked = events[..one].iter().rposition(asks);
         let lock = events[asked.unwrap()].what.clone();
         let mut of_lock = std::collections::HashMap::new();
         let mut between = false;

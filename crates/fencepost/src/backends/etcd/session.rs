@@ -11,7 +11,6 @@ use crate::Result;
 use crate::backends::common::batch::Batches;
 use crate::runtime::clock::Clock;
 
-#[derive(Debug)]
 pub(super) struct Session {
     pub(super) client: Arc<Client>,
     pub(super) leases: Leases,
@@ -21,6 +20,12 @@ pub(super) struct Session {
     pub(super) handles: LocalQueue,
     /// The reads of renewals, many in one transaction.
     pub(super) reads: Arc<Batches<KeyRead>>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Session").field(&self.client.config).finish()
+    }
 }
 
 impl Session {

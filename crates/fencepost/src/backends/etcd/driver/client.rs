@@ -25,7 +25,6 @@ use crate::{Error, Result, Source};
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-#[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
@@ -33,6 +32,12 @@ pub(crate) struct Client {
     pub(crate) background: BackgroundTasks,
     members: Members,
     pub(crate) history: History,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Client").field(&self.config).finish()
+    }
 }
 
 /// Why a request failed.

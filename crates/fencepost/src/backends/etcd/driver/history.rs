@@ -32,9 +32,8 @@ impl History {
         let why = if known != 0 && known != id {
             format!(
                 "the answers are of two clusters, {known:x} and {id:x}: either it was restored from a \
-                 snapshot, \
-                 and its tokens may repeat, or the URL names members of both; name those of one, make sure \
-                 that nobody relies on old tokens, and connect anew"
+                 snapshot, and its tokens may repeat, or the URL names members of both; name those of one, \
+                 make sure that nobody relies on old tokens, and connect anew"
             )
         } else if revision < before {
             format!(
