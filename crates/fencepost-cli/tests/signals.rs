@@ -1,5 +1,6 @@
 //! A signal at any moment between start and command: whatever the store has granted by then is given back
 //! before the process ends. The leases are long here, so what is free was given back.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -110,7 +110,8 @@ BEGIN
                 THEN pg_catalog.format('REVOKE CREATE ON SCHEMA %I FROM %s', 'fencepost_fence', worst.name)
                 WHEN worst.rank OPERATOR(pg_catalog.=) 6
                 THEN pg_catalog.format(
-                    'REVOKE TRIGGER, REFERENCES ON ALL TABLES IN SCHEMA %I FROM %s CASCADE', 'fencepost_fence', worst.name)
+                    'REVOKE TRIGGER, REFERENCES ON ALL TABLES IN SCHEMA %I FROM %s CASCADE',
+                    'fencepost_fence', worst.name)
                 WHEN worst.rank OPERATOR(pg_catalog.>=) 5 THEN
                     'drop that as the owner of the schema, or name another schema'
                 ELSE 'connect as that role, or name another schema, or have a role that you trust own it' END;

@@ -333,7 +333,8 @@ impl World {
             let found: Vec<_> = questions.iter().map(|_| self.link.receive()).collect();
             let model = &mut self.names[name];
             let now = (time(&found[0]) / 1000, time(&found[7]) / 1000 + 1);
-            let short = matches!((&model.holder, model.until), (Holder::Ours { .. }, Some(until)) if until.0 <= now.1);
+            let ours = matches!(model.holder, Holder::Ours { .. });
+            let short = ours && model.until.is_some_and(|until| until.0 <= now.1);
             if found[1] == Reply::Nil && short {
                 // So slow was this test.
                 model.holder = Holder::Nobody;
