@@ -106,7 +106,7 @@ impl Rows {
     }
 
     async fn guarded(&self, statement: &Statement) {
-        let token = i64::try_from(token().get()).expect("a token fits");
+        let token = i64::from(token());
         assert_eq!(self.client.execute(statement, &[&VALUE, &token]).await.expect("an update"), 1);
     }
 
@@ -116,14 +116,6 @@ impl Rows {
             fence_postgres::activate(&transaction, "row:7", token()).await.expect("a token");
         }
         transaction.execute(&self.plain, &[&VALUE]).await.expect("an update");
-        transaction.commit().await.expect("a commit");
-    }
-
-    async fn together(&mut self) {
-        let transaction = self.client.transaction().await.expect("a transaction");
-        let update = transaction.execute(&self.plain, &[&VALUE]);
-        let updated = fence_postgres::activate_with(&transaction, "row:7", token(), update).await;
-        updated.expect("a token").expect("an update");
         transaction.commit().await.expect("a commit");
     }
 
@@ -142,15 +134,11 @@ fn in_postgres(rounds: usize) {
     for (setting, what, goal) in [("on", "", Some(1.3)), ("off", ", no disk", None)] {
         let set = format!("SET synchronous_commit = {setting}");
         runtime.block_on(rows.client.batch_execute(&set)).expect("a setting");
-        let (mut begun, mut together, mut apart) = (vec![], vec![], vec![]);
+        let (mut begun, mut apart) = (vec![], vec![]);
         let (mut triggered, mut inline) = (vec![], vec![]);
         for _ in 0..rounds {
             begun.push(in_turns(&runtime, async |with| match with {
                 true => rows.begun().await,
-                false => rows.transaction(false).await,
-            }));
-            together.push(in_turns(&runtime, async |with| match with {
-                true => rows.together().await,
                 false => rows.transaction(false).await,
             }));
             apart.push(in_turns(&runtime, async |with| rows.transaction(with).await));
@@ -164,7 +152,6 @@ fn in_postgres(rounds: usize) {
             }));
         }
         report_times(&format!("postgres{what}: transaction by begin"), goal, &begun);
-        report_times(&format!("postgres{what}: transaction, activate_with"), goal, &together);
         report_times(&format!("postgres{what}: transaction, activate alone"), None, &apart);
         report_times(&format!("postgres{what}: UPDATE with the trigger"), goal, &triggered);
         report_times(&format!("postgres{what}: inline WHERE"), goal, &inline);

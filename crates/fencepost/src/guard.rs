@@ -85,7 +85,7 @@ impl Guard {
 
     /// The identity of this acquisition.
     pub fn owner(&self) -> Owner {
-        self.held.owner
+        self.held.identity.owner()
     }
 
     /// The handle of the lock while it is held here: whoever has it can renew and release the lock beside
@@ -97,7 +97,7 @@ impl Guard {
 
     /// Time until the lease would end without renewal; zero when lost, `None` if it has no end.
     pub fn valid_for(&self) -> Option<Duration> {
-        self.held.valid_for()
+        self.state().left()
     }
 
     /// The state now. Exact whenever asked: it is computed from the local suspend-aware clock, and a process

@@ -55,6 +55,7 @@
 //! undo what was written while a token was the largest. And it forgets with its store: `SAFETY.md` says what
 //! each kind needs to remember.
 
+#[cfg_attr(not(feature = "unstable-backend"), allow(unreachable_pub))]
 mod backend;
 pub mod blocking;
 mod error;

@@ -19,7 +19,7 @@ use crate::runtime::sync::lock;
 use crate::stats::{Counters, add, subtract};
 use crate::text::printable;
 use crate::wait::jittered;
-use crate::{Error, FencingToken, Loss, Name, Owner, Result, Risk, State, format_duration};
+use crate::{Error, FencingToken, Loss, Name, Result, Risk, State, format_duration};
 
 /// When a lock with a short first term is renewed, after it was acquired.
 const FIRST_RENEWAL: Duration = Duration::from_millis(10);
@@ -28,7 +28,6 @@ const FIRST_RENEWAL: Duration = Duration::from_millis(10);
 pub(crate) struct LeaseState {
     pub(crate) id: u64,
     pub(crate) name: Name,
-    pub(crate) owner: Owner,
     pub(crate) identity: Identity,
     pub(crate) token: FencingToken,
     pub(crate) hold: Arc<dyn Hold>,
@@ -74,7 +73,8 @@ pub(crate) enum Action {
 macro_rules! log {
     ($level:ident, $held:ident, $($rest:tt)+) => {
         tracing::$level!(
-            name = %printable($held.name.as_str()), owner = %$held.owner, token = $held.token.get(), $($rest)+
+            name = %printable($held.name.as_str()), owner = %$held.identity.owner(), token = $held.token.get(),
+            $($rest)+
         )
     };
 }
@@ -104,7 +104,6 @@ impl LeaseState {
         let held = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: request.name.clone(),
-            owner: grant.identity.owner(),
             identity: grant.identity,
             token: grant.token,
             hold: grant.hold,
@@ -190,8 +189,7 @@ impl LeaseState {
         self.signal.wake();
     }
 
-    /// Has losses that the store tells counted and logged when they come, whether or not anybody asks for the
-    /// state.
+    /// Has losses that the store tells counted and logged when they come, whether or not anybody asks.
     pub(crate) fn report_losses_to(self: &Arc<Self>, keeper: &Arc<Keeper>) {
         self.signal.report_to(keeper, self);
     }
@@ -199,11 +197,6 @@ impl LeaseState {
     /// For logs.
     fn held_for(&self) -> String {
         format_duration(self.clock.now().since(self.acquired))
-    }
-
-    /// Time left, if the lock is held and has an end.
-    pub(crate) fn valid_for(&self) -> Option<Duration> {
-        self.state().left()
     }
 
     /// Whether this process was forked from the one that holds the lock. Nothing else here may be asked then:

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use serde_json::json;
 use tokio::task::JoinError;
 use tower_layer::Layer;
@@ -157,16 +157,10 @@ where
 }
 
 /// What a request is answered with instead of by its handler.
-enum Refusal {
-    Stale(StaleToken),
-    Missing,
-    /// It makes no sense, and why.
-    Bad(&'static str),
-    /// Try again, and why.
-    Later(&'static str),
-    /// A token that gets through once may have been recorded: neither its first request nor another has an
-    /// effect.
-    Unknown,
+struct Refusal {
+    status: StatusCode,
+    header: Option<(HeaderName, HeaderValue)>,
+    body: serde_json::Value,
 }
 
 impl FenceLayer {
@@ -175,33 +169,36 @@ impl FenceLayer {
         let mut given = parts.headers.get_all(FENCING_TOKEN).iter();
         let token = match (given.next(), given.next()) {
             (None, _) if self.reads_without_token && parts.method.is_safe() => return Ok(None),
-            (None, _) => return Err(Refusal::Missing),
-            (Some(_), Some(_)) => return Err(Refusal::Bad(MALFORMED)),
-            (Some(value), None) => parse(value.as_bytes()).ok_or(Refusal::Bad(MALFORMED))?,
+            (None, _) => return Err(Refusal::because(StatusCode::PRECONDITION_REQUIRED, MISSING)),
+            (Some(_), Some(_)) => return Err(Refusal::bad(MALFORMED)),
+            (Some(value), None) => parse(value.as_bytes()).ok_or_else(|| Refusal::bad(MALFORMED))?,
         };
         let resource = (self.resource)(parts);
         let kept_as = format!("{PREFIX}{resource}");
         let name = named(&kept_as).ok().filter(|_| !resource.is_empty());
-        let name = name.ok_or(Refusal::Bad(BAD_RESOURCE))?;
+        let name = name.ok_or_else(|| Refusal::bad(BAD_RESOURCE))?;
         // First the turn, then the check: whoever was checked is known to be at work, and a newer one waits.
         let running = match self.gates.visit(name).enter(token, self.patience).await {
             Ok(running) => running,
             Err(Closed::Stale(highest)) => {
-                return Err(Refusal::Stale(StaleToken::new(resource, token, highest)));
+                return Err(Refusal::stale(&StaleToken::new(resource, token, highest)));
             }
-            Err(Closed::Occupied) => return Err(Refusal::Later(OCCUPIED)),
+            Err(Closed::Occupied) => return Err(Refusal::later(OCCUPIED)),
         };
         let error = match self.record(&kept_as, token).await {
             Ok(()) => return Ok(Some((token, running))),
             Err(Error::Stale(stale)) => {
-                return Err(Refusal::Stale(StaleToken::new(resource, token, stale.highest)));
+                return Err(Refusal::stale(&StaleToken::new(resource, token, stale.highest)));
             }
             Err(error) => error,
         };
         tracing::warn!(%error, resource, "a fencing token could not be checked");
         Err(match error {
-            Error::Uncertain { .. } if self.once => Refusal::Unknown,
-            _ => Refusal::Later(UNCHECKED),
+            // The token may have been recorded: neither this request nor another with it has an effect.
+            Error::Uncertain { .. } if self.once => {
+                Refusal::because(StatusCode::INTERNAL_SERVER_ERROR, UNKNOWN)
+            }
+            _ => Refusal::later(UNCHECKED),
         })
     }
 
@@ -216,30 +213,37 @@ impl FenceLayer {
 }
 
 impl Refusal {
+    fn stale(stale: &StaleToken) -> Self {
+        let body = json!({
+            "error": stale.to_string(),
+            "resource": stale.resource,
+            "presented": stale.presented,
+            "highest": stale.highest,
+        });
+        let header = Some((FENCING_TOKEN, HeaderValue::from(stale.highest.get())));
+        Self { status: StatusCode::PRECONDITION_FAILED, header, body }
+    }
+
+    fn because(status: StatusCode, why: &str) -> Self {
+        Self { status, header: None, body: json!({ "error": why }) }
+    }
+
+    /// It makes no sense, and why.
+    fn bad(why: &str) -> Self {
+        Self::because(StatusCode::BAD_REQUEST, why)
+    }
+
+    /// Try again, and why.
+    fn later(why: &str) -> Self {
+        let header = Some((RETRY_AFTER, HeaderValue::from(1)));
+        Self { header, ..Self::because(StatusCode::SERVICE_UNAVAILABLE, why) }
+    }
+
     fn response<B: From<String>>(self) -> Response<B> {
-        let why = |text: &str| json!({ "error": text });
-        let (status, header, body) = match self {
-            Self::Stale(stale) => {
-                let highest = (FENCING_TOKEN, HeaderValue::from(stale.highest.get()));
-                let body = json!({
-                    "error": stale.to_string(),
-                    "resource": stale.resource,
-                    "presented": stale.presented,
-                    "highest": stale.highest,
-                });
-                (StatusCode::PRECONDITION_FAILED, Some(highest), body)
-            }
-            Self::Missing => (StatusCode::PRECONDITION_REQUIRED, None, why(MISSING)),
-            Self::Bad(text) => (StatusCode::BAD_REQUEST, None, why(text)),
-            Self::Later(text) => {
-                (StatusCode::SERVICE_UNAVAILABLE, Some((RETRY_AFTER, HeaderValue::from(1))), why(text))
-            }
-            Self::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, None, why(UNKNOWN)),
-        };
-        let mut response = Response::new(B::from(body.to_string()));
-        *response.status_mut() = status;
+        let mut response = Response::new(B::from(self.body.to_string()));
+        *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        response.headers_mut().extend(header);
+        response.headers_mut().extend(self.header);
         response
     }
 }
