@@ -1,5 +1,5 @@
 //! Stores that are started for a while on this machine, each as somebody would run it, and what can be done
-//! to their servers. Adding a store means adding its rows to [`STORES`] and its name to [`for_each_store`].
+//! to their servers. Adding a store means adding its rows to [`STORES`] and its name to `for_each_store!`.
 
 use std::fmt::{self, Debug};
 use std::net::{SocketAddr, TcpStream};
