@@ -57,7 +57,7 @@ lint: python ## Check format, lints, types and documentation; warnings are error
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	@# Each feature alone.
-	for features in "" $$(sed -n 's/^all-stores = //p' crates/fencepost/Cargo.toml | tr -d '[],"') http; do \
+	for features in "" $$(sed -n 's/^all-stores = //p' crates/fencepost/Cargo.toml | tr -d '[],"') http tls; do \
 	  $(CARGO) clippy -p fencepost --lib --no-default-features --features "$$features" --locked -- -D warnings \
 	    || exit 1; \
 	done

@@ -24,7 +24,8 @@ pub struct Holder {
     pub pid: Option<u32>,
     /// Free text given by the holder.
     pub note: Option<String>,
-    /// When it was acquired, by the holder's wall clock.
+    /// When it was acquired, by the holder's wall clock. On Redis and etcd, when it was
+    /// asked for.
     pub since: Option<SystemTime>,
     /// Time until the lease ends unless it is renewed; `None` if it has no end.
     pub expires_in: Option<Duration>,

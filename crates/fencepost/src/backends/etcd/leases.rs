@@ -224,7 +224,7 @@ fn revoke(client: &Arc<Client>, id: i64, until: Moment) {
 }
 
 /// Since when a lease has all of its time, by a keep-alive and a transaction that were both answered; `None`
-/// if they do not prove it. `SAFETY.md` says why they do.
+/// if they do not prove it. `docs/proofs/etcd.md` says why they do.
 ///
 /// A keep-alive alone proves nothing: a leader that stood still and was replaced may answer one before it
 /// learns of that, while its successor counts the lease from its own election. The transaction was confirmed

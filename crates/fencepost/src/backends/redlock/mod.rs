@@ -6,7 +6,7 @@
 //! lock is ours when a majority has confirmed exactly that number while its key was ours. Mostly that is one
 //! round trip, because counters follow the clocks, and the client's proposal keeps them in step. A node that
 //! may have lost data does not vote until every lock that it may have granted has ended. SAFETY.md states
-//! what that is worth, and proves it.
+//! what that is worth; docs/proofs/redlock.md proves it.
 //!
 //! - `quorum.rs`, `retry.rs`: the decisions, pure.
 //! - `request.rs`: how all nodes are asked; `nodes.rs`, `node.rs`, `session.rs`: over what.

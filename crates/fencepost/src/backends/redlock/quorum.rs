@@ -1,9 +1,9 @@
 //! What a majority has decided. Pure: replies of nodes go in, next steps come out. It uses no clock, no
 //! network and only the standard library, so that the state search and the simulation run the very same code.
 //!
-//! Why a token is unique (SAFETY.md has the proof): a node *confirms* token `t` for an attempt in one atomic
-//! step in which its lock key belongs to the attempt and its counter is, or is made, exactly `t`. A lock is
-//! returned when a majority has confirmed the same token, and any two majorities share a node.
+//! Why a token is unique (docs/proofs/redlock.md has the proof): a node *confirms* token `t` for an attempt
+//! in one atomic step in which its lock key belongs to the attempt and its counter is, or is made, exactly
+//! `t`. A lock is returned when a majority has confirmed the same token, and any two majorities share a node.
 
 use std::fmt;
 

@@ -6,7 +6,7 @@
 //! them. So heartbeats are `sync` requests. Even they do not reset the leader's timer if they come through
 //! another server, which tells the leader of its sessions some time later: in time, if the answer comes in
 //! the first half of the session's timeout. After a longer silence only the greeting of a new connection
-//! counts. SAFETY.md has the whole argument.
+//! counts. docs/proofs/zookeeper.md has the whole argument.
 
 use std::sync::Arc;
 use std::time::Duration;
