@@ -200,7 +200,7 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
         (&["run", &"x".repeat(513), "--", "true"][..], "at most 512 bytes"),
         (&["run", "job", "--try", "--wait", "1s", "--", "true"][..], "cannot be used with"),
         (&["lock", "job"][..], "unrecognized subcommand"),
-        (&["--store", "nfs:x", "list"][..], "known are `etcd:`"),
+        (&["--store", "nfs:x", "list"][..], "known are `file:`"),
         (&["--store", "redis", "list"][..], "no scheme"),
         (&["--store-file", "missing", "list"][..], "`missing`"),
         (&["release", "nonsense"][..], "handle"),

@@ -300,7 +300,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
     /// Waits for the lock, however long that takes: the caller drops the future at its deadline. Returns an
     /// error only if waiting makes no sense any more or the store failed; the core decides whether to try
-    /// again.
+    /// again. [`Uncertain`](crate::Error::Uncertain) if a request may have been granted and is being undone:
+    /// the core then asks once more at once.
+    ///
+    /// While it waits it tells `request.seen` each holder that it sees, each answer of the store, and what
+    /// keeps the store from granting locks. Without an answer the first outage ends the wait; without a
+    /// holder a timeout is an outage.
     async fn acquire(&self, request: &Request) -> Result<Grant>;
 
     /// Takes over a detached lock, for `request.ttl` and under the request's identity: from then on the
@@ -339,9 +344,14 @@ pub trait Backend: Debug + Send + Sync + 'static {
 }
 
 /// One held lock, as its store sees it. Conditional on its owner in everything it does.
+///
+/// Its drop gives back a lock that was never released, detached or lost: a grant whose caller is gone has no
+/// other end. In a forked child it does nothing.
 #[async_trait]
 pub trait Hold: Any + Debug + Send + Sync + 'static {
-    /// Sets the lease to end `term` from now, if the lock is still ours. Never re-creates it.
+    /// Sets the lease to end `term` from now, if the lock is still ours. Never re-creates it. The core asks
+    /// for no term that shortens the lease. A lock that was asked back is lost as `ForceReleased`, and is
+    /// still freed by [`release`](Self::release); an entry that is gone, or somebody else's, as `Taken`.
     async fn renew(&self, term: Duration) -> Result<Renewal>;
 
     /// Gives the lock back: `true` if it was still ours. May be called again after an error.

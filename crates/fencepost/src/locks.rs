@@ -56,10 +56,8 @@ impl Locks {
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
     ///
-    /// Parameters that every store knows: `ttl` (of locks that name none) and `timeout` (of one store round
-    /// trip). On Redis and Redlock, `keys=plain` makes the bare name the key of a lock, instead of
-    /// `lock:NAME`: for names that clients of other make have chosen. `list` then shows every key that starts
-    /// with the `prefix`, so give one.
+    /// Every URL takes the parameter `ttl`, that of locks which name none. The page of a store in `docs/stores`
+    /// has the others, and so has [`StoreKind::parameters`](crate::StoreKind::parameters).
     ///
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense,

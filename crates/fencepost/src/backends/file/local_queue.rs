@@ -145,10 +145,10 @@ impl LocalQueues {
 /// Gives new threads to queues whose file was replaced. The old ones stand in the queue of a file that nobody
 /// uses any more.
 pub(super) fn restart(client: &Arc<Client>, is_replaced: impl Fn(&Name) -> bool) {
-    for (name, queue) in lock(&client.queues.0).iter_mut().filter(|(name, _)| is_replaced(name)) {
-        if queue.waiters.is_empty() {
-            continue;
-        }
+    let mut queues = lock(&client.queues.0);
+    // Its thread stands in the wrong queue, and nobody needs another one.
+    queues.retain(|name, queue| !queue.waiters.is_empty() || !is_replaced(name));
+    for (name, queue) in queues.iter_mut().filter(|(name, _)| is_replaced(name)) {
         match start_thread(client, name) {
             Ok(thread) => queue.thread = thread,
             Err(error) => tracing::warn!(

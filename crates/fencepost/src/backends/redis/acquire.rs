@@ -216,8 +216,7 @@ impl Drop for Acquire<'_> {
             if client.is_carried_out(sent).await && !astray {
                 return;
             }
-            let _channel = pushes;
-            leave_for(ttl, &client, &keys, &entry, single).await;
+            leave_for(ttl, &client, &keys, &entry, single, pushes).await;
         });
     }
 }
@@ -225,14 +224,31 @@ impl Drop for Acquire<'_> {
 /// Undoes an attempt whose session has ended, or is stuck: leaves the queue and gives the lock back, again
 /// and again until the ttl has passed. What was sent may still arrive. If that is a `single` request, to have
 /// undone it settles it.
-async fn leave_for(ttl: Duration, client: &Client, keys: &KeySet, entry: &str, single: bool) {
+async fn leave_for(
+    ttl: Duration,
+    client: &Client,
+    keys: &KeySet,
+    entry: &str,
+    single: bool,
+    pushes: Option<(PushSlot, Arc<RuntimeSlot>)>,
+) {
     let (give_up, mut pauses) = (client.clock.now().plus(ttl), UNDO_PAUSES);
     while client.clock.now() < give_up {
         let reply = client.run(keys, Op::Leave { entry }, client.timeout(), client::freed).await;
         if single && reply.is_ok_and(|reply| reply.value) {
             return;
         }
-        pauses.sleep().await;
+        let pushed = async {
+            match &pushes {
+                Some((pushes, _)) => drop(pushes.grant().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // It arrived late, and was served.
+            () = pushed => {}
+            () = pauses.sleep() => {}
+        }
     }
 }
 

@@ -201,7 +201,9 @@ impl<'a> Acquire<'a> {
     /// The lock is ours: hands everything over to a hold.
     fn granted(&mut self, token: u64) -> Result<Grant> {
         let (nodes, ttl) = (self.nodes, self.request.ttl);
-        let (Some(token), Some(current)) = (FencingToken::new(token), self.current.take()) else {
+        // What is not taken is undone by the drop.
+        let valid = FencingToken::new(token);
+        let (Some(token), Some(current)) = (valid, valid.and_then(|_| self.current.take())) else {
             return Err(Error::Backend {
                 store: nodes.config.label.clone(),
                 source: format!("{token} is not a token").into(),

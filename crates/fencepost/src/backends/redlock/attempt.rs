@@ -102,15 +102,17 @@ impl QuorumAttempt {
             loop {
                 let patience = self.progress.until(|state| match state.decision {
                     Some(decision) => Some(Ok(decision)),
-                    None => self.patience(state).map(Err),
+                    None => self.patience(state).map(|patience| Err((patience, state.attempt.gate))),
                 });
-                let patience = match patience.await {
+                let (patience, gate) = match patience.await {
                     Ok(decision) => return decision,
                     Err(patience) => patience,
                 };
                 let decided = self.progress.until(|state| state.decision);
                 match tokio::time::timeout(patience, decided).await {
                     Ok(decision) => return decision,
+                    // The gate replied meanwhile: the others were asked only then.
+                    Err(_) if self.progress.lock().attempt.gate != gate => {}
                     Err(_) => self.pass_over(),
                 }
             }
@@ -307,6 +309,10 @@ impl QuorumRequest for Round {
         }
         state.sessions[session.node.index] = Some(session.clone());
         Ok(())
+    }
+
+    fn leaves_out_laggards(&self) -> bool {
+        true
     }
 
     fn on_reply(self: Arc<Self>, node: usize, _: Moment, reply: Result<Value, Verdict>) {

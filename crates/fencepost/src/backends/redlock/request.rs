@@ -39,6 +39,12 @@ pub(super) trait QuorumRequest: Send + Sync + 'static {
         None
     }
 
+    /// Whether a node that does not keep up is left out while a majority does. A lock that is held is renewed
+    /// there all the same: late may be in time.
+    fn leaves_out_laggards(&self) -> bool {
+        false
+    }
+
     /// Counts the reply of a node, or why there is none, to a request that was sent then. Called without any
     /// lock held, once for each node that was asked.
     fn on_reply(self: Arc<Self>, node: usize, sent: Moment, reply: Result<Value, Verdict>);
@@ -67,7 +73,11 @@ impl Nodes {
         let (up, keeping_up) = slot.up();
         for node in nodes.iter() {
             let verdict = match self.session(slot, node, now, up < needed) {
-                Availability::Open(session) if keeping_up >= needed && session.keeps_up() == Some(false) => {
+                Availability::Open(session)
+                    if request.leaves_out_laggards()
+                        && keeping_up >= needed
+                        && session.keeps_up() == Some(false) =>
+                {
                     Verdict::Unreachable { why: "it has not answered many earlier requests".to_owned() }
                 }
                 Availability::Open(session) => {

@@ -147,10 +147,19 @@ impl Acquire {
             Err(error) => return Err(error.into()),
         };
         if let Some(acl) = &mut acl {
-            let acl = session.answer(acl, deadline).await?;
+            let acl = match session.answer(acl, deadline).await {
+                Err(error) if error.is_interruption() => session.insist(&requests::acl(&self.folder)).await?,
+                answer => answer?,
+            };
             folders::check(&session, &self.name, &self.folder, &acl, &node.0).await?;
         }
-        Ok(Some(session.answer(&mut children, deadline).await?))
+        // Our node, and with it our place, does not end with its connection.
+        match session.answer(&mut children, deadline).await {
+            Err(error) if error.is_interruption() => {
+                Ok(Some(session.insist(&requests::children(&self.folder)).await?))
+            }
+            answer => Ok(Some(answer?)),
+        }
     }
 
     /// Watches a contender; `None` if it is gone.

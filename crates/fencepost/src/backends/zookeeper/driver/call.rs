@@ -41,6 +41,11 @@ pub(crate) enum Cause {
 }
 
 impl CallError {
+    /// It has no answer because of its connection. The session may go on.
+    pub(crate) fn is_interruption(&self) -> bool {
+        matches!(self.cause, Cause::NotSent(_) | Cause::Unanswered(_) | Cause::ConnectionLost(_))
+    }
+
     /// The request may have been carried out.
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self.cause, Cause::Unanswered(_) | Cause::ConnectionLost(_))
@@ -163,10 +168,7 @@ impl Session {
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
         loop {
             match self.call(request, self.patience()).await {
-                Err(CallError {
-                    cause: Cause::NotSent(_) | Cause::Unanswered(_) | Cause::ConnectionLost(_),
-                    ..
-                }) if !self.has_ended() => {
+                Err(error) if error.is_interruption() && !self.has_ended() => {
                     backoff.sleep().await;
                 }
                 result => return result,

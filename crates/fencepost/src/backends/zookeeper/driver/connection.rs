@@ -21,6 +21,8 @@ use crate::runtime::sync::lock;
 /// Paths in one request that sets watches. Servers refuse a request of a megabyte (`jute.maxbuffer`) by
 /// ending the connection, and a path has 3 kB at most.
 const WATCHES: usize = 100;
+/// Messages that are read before others of the session have a turn.
+const TURN: u64 = 16;
 
 /// The longest message that is believed. The longest honest one names the children of a node: those of
 /// 200,000 locks of usual names, or waiters, are 12 MB.
@@ -102,7 +104,11 @@ impl Connection {
     /// Reads and hands out what comes, until that fails.
     pub(super) async fn read(&self, stream: ReadHalf<'_>, watches: &Watches) -> io::Error {
         let mut stream = BufReader::new(stream);
-        loop {
+        for frames in 1u64.. {
+            // A server that sends without end must not keep the session from its heartbeats.
+            if frames.is_multiple_of(TURN) {
+                tokio::task::yield_now().await;
+            }
             let handed_out = match read_frame(&mut stream, MAX_MESSAGE).await {
                 Ok(message) => self.hand_out(&message, watches),
                 Err(error) => Err(error),
@@ -111,6 +117,7 @@ impl Connection {
                 return error;
             }
         }
+        unreachable!("there are not so many frames")
     }
 
     fn hand_out(&self, message: &[u8], watches: &Watches) -> io::Result<()> {
