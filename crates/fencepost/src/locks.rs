@@ -56,8 +56,8 @@ impl Locks {
     /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
     /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
     ///
-    /// Every URL takes the parameter `ttl`, that of locks which name none. The page of a store in `docs/stores`
-    /// has the others, and so has [`StoreKind::parameters`](crate::StoreKind::parameters).
+    /// Every URL takes the parameter `ttl`, that of locks that name none. The page of a store has the others
+    /// (`docs/stores`), and so has [`StoreKind::parameters`](crate::StoreKind::parameters).
     ///
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense,

@@ -198,3 +198,32 @@ async fn an_extension_whose_answer_is_lost_lengthens_nothing_and_the_next_one_do
     assert!(shown.expires_in > Some(TTL) && shown.token == Some(guard.token()), "{shown:?}");
     guard.release().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_late_request_makes_after_a_detach_is_swept_while_the_lease_is_in_use() {
+    let cluster = Cluster::start(1);
+    let proxy = Proxy::start(cluster[0].addr());
+    let locks = through(&proxy, &cluster).await;
+    let other = take(&locks, "b").await;
+    proxy.hold_answers();
+    let acquire = tokio::spawn({
+        let lock = patient(&locks, "a");
+        async move { lock.acquire().await }
+    });
+    until("the server has granted it", async || cluster.keys("a/").len() == 1).await;
+    proxy.reset();
+    let guard = bounded("it is told", acquire).await.unwrap().unwrap();
+    let handle = guard.detach().await.unwrap();
+    // Long enough for a first look.
+    tokio::time::sleep(ms(600)).await;
+    let shown = locks.show("a").await.unwrap().expect("the detached lock is held");
+    assert_eq!(shown.token, Some(handle.token()));
+    let key = cluster.keys("a/").remove(0);
+    let value = cluster.etcdctl(&["get", &key, "--print-value-only"]);
+    let lease = key.rsplit('/').next().unwrap();
+    locks.release(&handle).await.unwrap();
+    assert_eq!(cluster.etcdctl(&["put", "--lease", lease, &key, &value]), "OK");
+    until("the late key is gone", async || cluster.keys("a/").is_empty()).await;
+    other.extend().await.unwrap();
+    other.release().await.unwrap();
+}

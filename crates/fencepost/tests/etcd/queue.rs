@@ -1,8 +1,9 @@
 //! The queue: who stands where in it, names below names, and the order of tokens.
 
+use fencepost::Error;
 use fencepost_testkit::etcd::Cluster;
 
-use crate::harness::{LONG, bounded, connect, patient, take, until, waiter};
+use crate::harness::{LONG, bounded, connect, ms, patient, take, until, waiter};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_several_clients_are_served_in_order() {
@@ -61,4 +62,25 @@ async fn a_name_below_another_does_not_hold_it_up() {
     guard.release().await.unwrap();
     take(&locks, "a").await.release().await.unwrap();
     assert_eq!(cluster.keys("a/").len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_behind_a_task_of_its_own_client_knows_who_has_the_lock_by_now() {
+    let cluster = Cluster::start(1);
+    let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let (first, third) = (take(&locks, "a").await, connect(&cluster.url()).await);
+    let next = waiter(patient(&rival, "a"), &rival).await;
+    until("it is in the queue", async || cluster.keys("a/").len() == 2).await;
+    let ahead = waiter(patient(&third, "a"), &third).await;
+    until("it is in the queue, too", async || cluster.keys("a/").len() == 3).await;
+    // It looks every 5 s at least.
+    let behind = waiter(third.lock("a").ttl(LONG).wait(ms(8000)), &third).await;
+    first.release().await.unwrap();
+    let next = bounded("its turn comes", next).await.unwrap().unwrap();
+    match bounded("its time is up", behind).await.unwrap() {
+        Err(Error::Timeout { holder: Some(holder), .. }) => assert_eq!(holder.token, Some(next.token())),
+        other => panic!("{other:?}"),
+    }
+    next.release().await.unwrap();
+    bounded("and the last one's", ahead).await.unwrap().unwrap().release().await.unwrap();
 }

@@ -22,7 +22,7 @@ use super::session::Session;
 use crate::backend::{Grant, Identity, Request, TryOutcome};
 use crate::runtime::clock::Moment;
 use crate::wait::jittered;
-use crate::{Error, Result};
+use crate::{Error, Holder, Name, Result};
 
 /// How often a waiter looks for itself, in case that a watch is dead and nobody has noticed.
 const RECHECK: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Takes the lock if it is free now.
 pub(super) async fn try_acquire(session: Arc<Session>, request: Request) -> Result<TryOutcome> {
     let Some(turn) = session.queue.try_turn(&request.name) else {
-        return operator::show(&session, &request.name).await.map(TryOutcome::Busy);
+        return Ok(TryOutcome::Busy(Some(in_the_way(&session, &request.name).await?)));
     };
     let mut acquire = Acquire::new(session, request, turn);
     for tried in 0..TRIES {
@@ -42,10 +42,12 @@ pub(super) async fn try_acquire(session: Arc<Session>, request: Request) -> Resu
             Enqueued::At(contender, QueuePosition::First) => {
                 return acquire.grant(contender).map(TryOutcome::Granted);
             }
-            Enqueued::At(_, QueuePosition::Behind { holder, .. }) | Enqueued::Busy(holder) => {
-                let (session, name) = (&acquire.session, &acquire.request.name);
-                return Ok(TryOutcome::Busy(Some(operator::describe(session, name, &holder).await)));
+            Enqueued::At(contender, QueuePosition::Behind { holder, .. }) => {
+                // Our key goes now: it may be in the way of others.
+                drop(contender);
+                return Ok(acquire.busy(&holder).await);
             }
+            Enqueued::Busy(holder) => return Ok(acquire.busy(&holder).await),
             Enqueued::At(_, QueuePosition::Gone) | Enqueued::TryAgain => acquire.begin_anew(),
         }
     }
@@ -89,23 +91,35 @@ pub(super) async fn acquire(
     Err(acquire.no_lease())
 }
 
-/// Waits for the turn of this client's tasks.
+/// Waits for the turn of this client's tasks, and looks meanwhile who has the lock.
 async fn local_turn(session: &Session, request: &Request) -> QueueTurn {
     if let Some(turn) = session.queue.try_turn(&request.name) {
         return turn;
     }
+    let clock = &session.client.clock;
     let turn = session.queue.turn(&request.name);
     tokio::pin!(turn);
-    tokio::select! {
-        biased;
-        turn = &mut turn => return turn,
-        holder = operator::show(session, &request.name) => {
-            if let Ok(Some(holder)) = holder {
+    loop {
+        let looks = async {
+            if let Ok(holder) = in_the_way(session, &request.name).await {
                 request.seen.note(holder);
+                request.seen.answered();
             }
+            clock.sleep_until(clock.now().plus(jittered(RECHECK))).await;
+        };
+        tokio::select! {
+            biased;
+            turn = &mut turn => return turn,
+            () = looks => {}
         }
     }
-    turn.await
+}
+
+/// Who has a lock that another task of this client has the turn for. That task may have no key yet, or none
+/// any more: it is in the way all the same.
+async fn in_the_way(session: &Session, name: &Name) -> Result<Holder> {
+    let holder = operator::show(session, name).await?;
+    Ok(holder.unwrap_or_else(|| Holder::unknown(name.clone())))
 }
 
 struct Acquire {
@@ -166,6 +180,13 @@ impl Acquire {
         self.request.identity = Identity::fresh(&self.request.name);
         self.record = Record::new(self.request.owner(), &self.request.note);
         self.started = self.session.client.clock.now();
+    }
+
+    /// A try that came to nothing. The turn goes first: the cluster may take its time to tell of the holder.
+    async fn busy(self, holder: &KeyValue) -> TryOutcome {
+        let Self { session, request, turn, .. } = self;
+        drop(turn);
+        TryOutcome::Busy(Some(operator::describe(&session, &request.name, holder).await))
     }
 
     fn no_lease(&self) -> Error {

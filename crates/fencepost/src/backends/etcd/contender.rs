@@ -1,7 +1,7 @@
 //! A key of ours in the cluster: conditional on its owner in everything we do to it, and gone when we are
 //! done.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::attach;
@@ -47,7 +47,17 @@ impl OwnedKey {
 
     /// Deletes the key, which was last written by revision `written` as far as we know. Says whether it was
     /// there, and still ours.
-    pub(super) async fn delete(&self, client: &Client, mut written: i64) -> Result<bool, RequestError> {
+    pub(super) async fn delete(&self, client: &Client, written: i64) -> Result<bool, RequestError> {
+        self.delete_if(client, written, |_| true).await
+    }
+
+    /// The same, if a key that was not written by `written` meets a condition.
+    async fn delete_if(
+        &self,
+        client: &Client,
+        mut written: i64,
+        goes: impl Fn(&KeyValue) -> bool,
+    ) -> Result<bool, RequestError> {
         let mut repeated = false;
         for _ in 0..TRIES {
             let (delete, read) = (Operation::delete(&self.key), Operation::read(&self.key));
@@ -58,7 +68,7 @@ impl OwnedKey {
                 // A key that is not there was last written by revision zero.
                 true => return Ok(written > 0 || repeated),
                 false => match answer.value.into_kvs().pop() {
-                    Some(kv) if self.is_ours(&kv) => written = kv.mod_revision,
+                    Some(kv) if self.is_ours(&kv) && goes(&kv) => written = kv.mod_revision,
                     Some(_) => return Ok(false),
                     // A repeated request finds nothing if the first one did its work.
                     None => return Ok(repeated),
@@ -147,24 +157,75 @@ impl Contender {
         let (client, may_come_late) = (session.client.clone(), self.may_come_late);
         let task = client.background.begin();
         self.session.client.keeper.spawn(async move {
-            let mut deleted = key.delete(&client, written).await;
-            let again = |deleted: &Result<bool, RequestError>| may_come_late || deleted.is_err();
-            if again(&deleted) {
+            let deleted = key.delete(&client, written).await;
+            let look = (may_come_late || deleted.is_err()).then(|| {
                 session.leases.retire(&lease);
-            }
-            let mut backoff = Backoff::new(LATE_PAUSE, (lease.term / 3).max(LATE_PAUSE));
-            // Nobody waits for what follows, and the lease goes with its last user.
-            let users = Arc::downgrade(&lease);
-            drop((task, turn, session, lease));
-            while again(&deleted) {
-                backoff.sleep().await;
-                match users.upgrade() {
-                    Some(lease) if !lease.is_over(client.clock.now()) => {}
-                    _ => return,
-                }
-                deleted = key.delete(&client, written).await;
+                Look { client, key, written, until_deleted: !may_come_late, only_on: None }.run(&lease)
+            });
+            // Nobody waits for what follows, and the lease goes with its last user: its end is begun before
+            // this one is done.
+            drop((turn, session, lease, task));
+            if let Some(look) = look {
+                look.await;
             }
         });
+    }
+
+    /// The key is on another lease now, where it was written by revision `written`.
+    pub(super) fn moved(&mut self, lease: Arc<Lease>, written: i64) {
+        self.look_on_left_lease();
+        (self.lease, self.written) = (lease, written);
+    }
+
+    /// The key is on another lease now, and not ours any more.
+    pub(super) fn moved_away(mut self) {
+        self.look_on_left_lease();
+        self.is_gone = true;
+    }
+
+    /// Deletes in the background what a late request makes on the lease that the key has left.
+    fn look_on_left_lease(&mut self) {
+        if !std::mem::take(&mut self.may_come_late) {
+            return;
+        }
+        self.session.leases.retire(&self.lease);
+        let (client, key, only_on) = (self.session.client.clone(), self.key.clone(), Some(self.lease.id));
+        let look = Look { client, key, written: 0, until_deleted: false, only_on };
+        self.session.client.keeper.spawn(look.run(&self.lease));
+    }
+}
+
+/// Deletes a key again and again: it may still be there, or come late.
+struct Look {
+    client: Arc<Client>,
+    key: OwnedKey,
+    written: i64,
+    /// One deletion that is answered is enough.
+    until_deleted: bool,
+    /// The lease whose key it is for. On another one the key has a right to be, under the same owner.
+    only_on: Option<i64>,
+}
+
+impl Look {
+    /// Goes on while the lease lives and has other users.
+    fn run(self, lease: &Arc<Lease>) -> impl Future<Output = ()> + Send + use<> {
+        let backoff = Backoff::new(LATE_PAUSE, (lease.term / 3).max(LATE_PAUSE));
+        self.repeat(Arc::downgrade(lease), backoff)
+    }
+
+    async fn repeat(self, users: Weak<Lease>, mut backoff: Backoff) {
+        loop {
+            backoff.sleep().await;
+            match users.upgrade() {
+                Some(lease) if !lease.is_over(self.client.clock.now()) => {}
+                _ => return,
+            }
+            let goes = |kv: &KeyValue| self.only_on.is_none_or(|lease| kv.lease == lease);
+            let deleted = self.key.delete_if(&self.client, self.written, goes).await;
+            if self.until_deleted && deleted.is_ok() {
+                return;
+            }
+        }
     }
 }
 

@@ -174,7 +174,7 @@ impl HeldKey {
         let mut state = lock(&self.state);
         state.moving = false;
         if let Some(contender) = &mut state.contender {
-            (contender.lease, contender.written) = (lease, written);
+            contender.moved(lease, written);
         }
         Ok(Renewal::Renewed { sent, term: Some(term) })
     }
@@ -202,11 +202,8 @@ impl HeldKey {
             Err(why) => return Ok(Renewal::Lost(why)),
         };
         lease.outlive_us(true);
-        if let Some(mut contender) = self.end() {
-            contender.is_gone = true;
-            if contender.may_come_late {
-                self.session.leases.retire(&contender.lease);
-            }
+        if let Some(contender) = self.end() {
+            contender.moved_away();
         }
         Ok(Renewal::Renewed { sent: lease.sent(), term: Some(term) })
     }
