@@ -1,5 +1,8 @@
 //! A session that ends, is killed or stands still takes its advisory locks with it, and not its leases.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use fencepost::{Error, Loss};
 use fencepost_testkit::Proxy;
 
@@ -242,4 +245,40 @@ async fn one_odd_row_hides_no_other() {
     database.psql(&format!("UPDATE fencepost.locks SET key = {key} WHERE name = 'times'"));
     assert!(locks.show("times").await.unwrap().is_some());
     assert!(locks.lock("times").try_acquire().await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_detached_is_not_given_back_though_the_answer_is_late() {
+    let database = Database::new();
+    let proxy = Proxy::start(database.server.addr());
+    let locks = fencepost::Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    proxy.hold_answers();
+    let detached = tokio::spawn(guard.detach());
+    // By our clock the lease has ended, and the session has been looked after since.
+    tokio::time::sleep(SHORT + ms(1500)).await;
+    assert_eq!(database.psql("SELECT owner IS NOT NULL AND session IS NULL FROM fencepost.locks"), "t");
+    proxy.pass();
+    let handle = bounded("the answer comes", detached).await.unwrap().unwrap();
+    assert_eq!(handle.name().as_str(), "a");
+    database.is_clear().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_not_polled_does_not_cost_the_session() {
+    let database = Database::new();
+    let (locks, rival) = (database.locks().await, database.locks().await);
+    let other = take(&locks, "other").await;
+    let lock = patient(&locks, "a").ttl(SHORT);
+    let mut waits = Box::pin(lock.acquire());
+    let pending = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context).is_pending())).await;
+    assert!(pending);
+    until("it is granted", async || database.advisory_locks() == "2").await;
+    until("it is given back", async || database.advisory_locks() == "1").await;
+    tokio::time::sleep(ms(2500)).await;
+    take(&rival, "a").await.release().await.unwrap();
+    assert!(!other.state().is_lost(), "{:?}", other.state());
+    bounded("it asks again", waits).await.unwrap().release().await.unwrap();
+    other.release().await.unwrap();
+    database.is_clear().await;
 }

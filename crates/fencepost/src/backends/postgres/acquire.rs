@@ -1,7 +1,8 @@
 //! One attempt to acquire, from before its first byte is sent until it is a hold. Dropped before that,
 //! it undoes itself over the same connection, after what it undoes.
 
-use std::sync::{Arc, Mutex};
+use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -17,6 +18,7 @@ use super::record;
 use super::session::{AdvisorySlot, Function, Session};
 use crate::backend::{Grant, Request, TryOutcome};
 use crate::runtime::clock::Moment;
+use crate::runtime::fork;
 use crate::wait::jittered;
 use crate::{Error, FencingToken, Holder, Result};
 
@@ -67,8 +69,12 @@ struct Acquire {
     channel: Option<WaiterChannel>,
     /// The session that may have granted the lock, and its advisory lock.
     asked: Option<(Arc<Session>, Option<AdvisorySlot>)>,
+    /// What the monitor knows of a request for an advisory lock, until somebody looks at the answer.
+    row: Option<Arc<HeldRow>>,
     /// The entry that the server's queue may have of a waiter.
     entry: Option<QueueEntry>,
+    /// A forked child leaves it to its parent.
+    generation: u32,
 }
 
 struct QueueEntry {
@@ -95,7 +101,8 @@ impl Acquire {
     fn new(client: &Arc<Client>, request: &Request, channel: Option<WaiterChannel>) -> Self {
         let key = Key::of(&client.config.schema, request.name.as_str());
         let (client, owner) = (client.clone(), request.owner().to_string());
-        Self { client, request: request.clone(), key, owner, channel, asked: None, entry: None }
+        let (request, generation) = (request.clone(), fork::generation());
+        Self { client, request, key, owner, channel, asked: None, row: None, entry: None, generation }
     }
 
     /// Asks for the lock once.
@@ -136,6 +143,12 @@ impl Acquire {
             &advisory,
         ];
         let (sent, limit) = (client.clock.now(), config.timeout.min(self.request.ttl));
+        if advisory {
+            let until = sent.plus(self.request.ttl);
+            let row = Arc::new(HeldRow::asked(self.key, &self.request, &session, until));
+            client.held.insert(&row);
+            self.row = Some(row);
+        }
         // Sent first, but not waited for: if it fails, so does the request, or the next one repeats it.
         let listen = async {
             if let Some(channel) = &self.channel {
@@ -144,7 +157,15 @@ impl Acquire {
         };
         let ask = client.ask(&session, limit, Function::Acquire, &arguments);
         let (_, answer) = tokio::join!(biased; client.within(limit, listen), ask);
-        let row = match answer? {
+        let answer = answer?;
+        if let Some(row) = self.row.take() {
+            client.held.remove(&row);
+            if row.is_given_back() {
+                // What is asked for next would be given back with it.
+                return Err(Error::uncertain(&name, "nobody looked at the answer before the lease ended"));
+            }
+        }
+        let row = match answer {
             Ok(rows) => rows.into_iter().next(),
             // A waiter goes on: whoever has locked the row may be about to give the lock back.
             Err(error) if channel.is_some() && errors::is_locked(&error) => {
@@ -234,34 +255,28 @@ impl Acquire {
         let Granted { token, sent, term, pushed, session } = granted;
         self.entry = None;
         let slot = self.asked.take().and_then(|(_, slot)| slot).filter(|_| !pushed);
-        let Request { name, identity, signal, .. } = &self.request;
-        let row = HeldRow {
-            key: self.key,
-            name: name.clone(),
-            owner: identity.owner(),
-            signal: signal.clone(),
-            kind: HeldKind::OfSession(session, slot),
-            until: Mutex::new(sent.plus(term)),
-        };
-        Grant {
-            identity: *identity,
-            token,
-            sent,
-            term: Some(term),
-            pushed,
-            hold: Held::new(&self.client, row),
-        }
+        let identity = self.request.identity;
+        let kind = HeldKind::OfSession(session, slot);
+        let row = HeldRow::new(self.key, &self.request, kind, sent.plus(term));
+        Grant { identity, token, sent, term: Some(term), pushed, hold: Held::new(&self.client, row) }
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
         let (asked, entry, channel) = (self.asked.take(), self.entry.take(), self.channel.take());
+        let row = self.row.take();
+        if self.generation != fork::generation() {
+            return mem::forget((asked, entry, channel, row, self.client.clone()));
+        }
+        if let Some(row) = row {
+            self.client.held.remove(&row);
+        }
         if asked.is_none() && entry.is_none() {
             return;
         }
         let (client, key, ttl) = (self.client.clone(), self.key, self.request.ttl);
-        let owner = std::mem::take(&mut self.owner);
+        let owner = mem::take(&mut self.owner);
         self.client.background.spawn(&self.client.keeper(), async move {
             if let Some((session, slot)) = asked {
                 undo(&client, &session, key, &owner, ttl).await;
@@ -305,16 +320,29 @@ async fn is_undone(session: &Arc<Session>, asked: &Arc<Session>, key: Key, owner
 
 /// Tells the server that `owner` does not wait any more. If that fails, its entry and what was granted
 /// to it end by themselves.
-async fn leave(client: &Client, session: &Session, key: Key, channel: &str, owner: &str) {
+async fn leave(client: &Arc<Client>, asked: &Arc<Session>, key: Key, channel: &str, owner: &str) {
     let (end, mut backoff) = (client.clock.now().plus(LISTED), undo_backoff());
     while client.clock.now() < end {
-        let arguments: [&(dyn ToSql + Sync); 5] =
-            [&session.backend.pid, &key.two_part, &key.number, &channel, &owner];
-        match session.call(Function::Leave, &arguments).await {
-            // `false`: somebody has locked the row.
-            Ok(rows) if rows.first().and_then(|row| get(row, 0)) == Some(false) => backoff.sleep().await,
-            Ok(_) => return,
-            Err(error) => return tracing::debug!(%error, "leaving the queue failed"),
+        match try_leave(client, asked, key, channel, owner).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, "leaving the queue failed"),
         }
+        backoff.sleep().await;
     }
+}
+
+/// `false`: somebody has locked the row.
+async fn try_leave(
+    client: &Arc<Client>,
+    asked: &Arc<Session>,
+    key: Key,
+    channel: &str,
+    owner: &str,
+) -> Result<bool> {
+    let session = if asked.is_usable() { asked.clone() } else { client.session().await? };
+    let arguments: [&(dyn ToSql + Sync); 5] =
+        [&session.backend.pid, &key.two_part, &key.number, &channel, &owner];
+    let found = client.call(&session, Function::Leave, &arguments).await?;
+    Ok(found.and_then(|row| get(&row, 0)) != Some(false))
 }

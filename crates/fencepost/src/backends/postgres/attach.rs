@@ -2,7 +2,8 @@
 //! call, on condition of owner and token. Nobody would notice that a crash of the server took such a
 //! lease back, so it is on disk before it is told.
 
-use std::sync::{Arc, Mutex};
+use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::monitor::{HeldKind, HeldRow};
 use super::record;
 use super::session::{Function, Session};
 use crate::backend::{Grant, Renewal, Request};
+use crate::runtime::fork;
 use crate::{Error, FencingToken, Handle, Loss, Owner, Result};
 
 /// Takes the lock over under the request's identity.
@@ -35,20 +37,18 @@ pub(super) async fn attach(client: &Arc<Client>, handle: &Handle, request: &Requ
         note: request.note.to_string(),
         channel: Some(client.channel.clone()),
     };
-    let mut undo = Undo { session: Some(session.clone()), take_over };
-    let lost = client.in_time(undo.take_over.call(&session)).await??;
+    let mut undo = Undo { session: Some(session.clone()), take_over, generation: fork::generation() };
+    let answer = client.in_time(undo.take_over.call(&session)).await;
+    if answer.is_err() {
+        client.suspect(&session, sent);
+    }
+    let lost = answer??;
     undo.session = None;
     if let Some(why) = lost {
         return Err(Error::lost(name, why));
     }
-    let row = HeldRow {
-        key,
-        name: name.clone(),
-        owner: request.owner(),
-        signal: request.signal.clone(),
-        kind: HeldKind::Attached(Handle::new(name.clone(), request.identity, token)),
-        until: Mutex::new(sent.plus(request.ttl)),
-    };
+    let kind = HeldKind::Attached(Handle::new(name.clone(), request.identity, token));
+    let row = HeldRow::new(key, request, kind, sent.plus(request.ttl));
     Ok(Grant {
         identity: request.identity,
         token,
@@ -139,10 +139,15 @@ struct Undo {
     /// The session that was asked, until it has answered.
     session: Option<Arc<Session>>,
     take_over: TakeOver,
+    /// A forked child leaves it to its parent.
+    generation: u32,
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            return mem::forget((self.session.take(), self.take_over.client.clone()));
+        }
         let Some(asked) = self.session.take() else { return };
         let (back, ttl) = (self.take_over.back(), self.take_over.ttl);
         let client = back.client.clone();

@@ -15,14 +15,14 @@ use super::channels::Channels;
 use super::config::Config;
 use super::driver::{Connection, Event, refuse_pools, set_up};
 use super::hold::{self, RenewalRequest};
-use super::monitor::{self, HeldRows};
+use super::monitor::{self, HeldRow, HeldRows};
 use super::record::Notification;
 use super::schema::Layout;
 use super::session::{Function, Session};
 use crate::backends::common::backoff::Backoff;
 use crate::backends::common::batch::Batches;
 use crate::runtime::background::BackgroundTasks;
-use crate::runtime::clock::Clock;
+use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::keeper::Keeper;
 use crate::runtime::sync::lock;
 use crate::{Loss, Owner, Result};
@@ -113,13 +113,19 @@ impl Client {
     ) -> Result<Result<Vec<Row>, tokio_postgres::Error>> {
         let sent = self.clock.now();
         let answer = self.within(limit, session.call(function, arguments)).await;
-        if answer.is_err() && !session.heard_since(sent) {
-            let now = self.clock.now();
-            if self.held.on(session).iter().all(|row| row.until() <= now) {
-                session.close();
-            }
+        if answer.is_err() {
+            self.suspect(session, sent);
         }
         answer
+    }
+
+    /// Closes a session that has not answered since, unless it has a lock worth keeping.
+    pub(super) fn suspect(&self, session: &Arc<Session>, sent: Moment) {
+        let now = self.clock.now();
+        let is_worthless = |row: &Arc<HeldRow>| row.is_asked() || row.until() <= now;
+        if !session.heard_since(sent) && self.held.on(session).iter().all(is_worthless) {
+            session.close();
+        }
     }
 
     /// The same within the store's timeout, for the first row of the answer.
@@ -258,7 +264,7 @@ impl Client {
                 row.signal.raise(Loss::ForceReleased { reason });
                 if taken && row.is_advisory() {
                     // The next holder only waits for our advisory lock.
-                    drop(hold::give_back(self, row));
+                    hold::give_back(self, row, Moment::NEVER);
                 }
             }
             None => {}

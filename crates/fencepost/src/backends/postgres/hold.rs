@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
 
 use super::attach;
@@ -17,7 +16,8 @@ use super::record;
 use super::session::{Function, Session};
 use crate::backend::{Hold, Renewal};
 use crate::backends::common::backoff::Backoff;
-use crate::runtime::sync::lock;
+use crate::runtime::clock::Moment;
+use crate::runtime::fork;
 use crate::{Loss, Result};
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ async fn renew(client: &Arc<Client>, row: &Arc<HeldRow>, term: Duration) -> Resu
 /// Gives a lock back: `true` if it was still ours. Once too often does no harm: the server looks whose it is.
 pub(super) async fn release(client: &Arc<Client>, row: &Arc<HeldRow>) -> Result<bool> {
     let own = match &row.kind {
-        HeldKind::OfSession(session, _) => session,
+        HeldKind::OfSession(session, _) | HeldKind::Asked(session) => session,
         HeldKind::Attached(handle) => return attach::release(client, handle).await,
     };
     // Without its session, the lock is a lease alone.
@@ -115,25 +115,52 @@ pub(super) async fn release(client: &Arc<Client>, row: &Arc<HeldRow>) -> Result<
     Ok(found.and_then(|found| get(&found, 0)).unwrap_or(false))
 }
 
-/// Gives back a lock whose lease has ended, or that somebody has taken. Its guard knows that by itself.
-pub(super) fn give_back(client: &Arc<Client>, row: Arc<HeldRow>) -> JoinHandle<()> {
+/// Gives back a lock whose lease has ended by `now`, or that somebody has taken. Its guard knows that by
+/// itself. Not one that is being given back or detached: what that makes is its owner's, too.
+pub(super) fn give_back(client: &Arc<Client>, row: Arc<HeldRow>, now: Moment) {
+    if !client.held.remove_to_give_back(&row, now) {
+        return;
+    }
     let (keeper, client) = (client.keeper(), client.clone());
-    keeper.runtime().spawn(async move {
+    keeper.spawn(async move {
         if let Err(error) = release(&client, &row).await {
             tracing::debug!(name = %row.name, %error, "giving an ended lock back failed");
+            client.held.insert(&row);
         }
-    })
+    });
+}
+
+/// Puts a lock that was not detached back among those that are looked after.
+struct PutBack<'a> {
+    client: &'a Client,
+    row: Option<&'a Arc<HeldRow>>,
+    generation: u32,
+}
+
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        if let Some(row) = self.row
+            && self.generation == fork::generation()
+        {
+            self.client.held.insert(row);
+        }
+    }
 }
 
 /// Turns a lock into a lease alone.
 async fn detach(client: &Arc<Client>, row: &Arc<HeldRow>, term: Duration) -> Result<Renewal> {
     let session = match &row.kind {
-        HeldKind::OfSession(session, _) => session,
+        HeldKind::OfSession(session, _) | HeldKind::Asked(session) => session,
         HeldKind::Attached(handle) => return attach::renew(client, handle, term).await,
     };
     if !session.is_usable() {
         return Ok(Renewal::Lost(Loss::SessionEnded));
     }
+    // Before it is sent: the monitor would give back what this makes.
+    if !client.held.remove(row) {
+        return Ok(Renewal::Lost(Loss::Expired));
+    }
+    let mut put_back = PutBack { client, row: Some(row), generation: fork::generation() };
     let (sent, unlock) = (client.clock.now(), row.is_advisory());
     let (owner, term_ms) = (row.owner.to_string(), milliseconds(term));
     let arguments: [&(dyn ToSql + Sync); 7] = [
@@ -149,7 +176,7 @@ async fn detach(client: &Arc<Client>, row: &Arc<HeldRow>, term: Duration) -> Res
     Ok(match attach::loss(client, found)? {
         Some(why) => Renewal::Lost(why),
         None => {
-            client.held.remove(row);
+            put_back.row = None;
             Renewal::Renewed { sent, term: Some(term) }
         }
     })
@@ -184,11 +211,11 @@ async fn send_over(client: &Arc<Client>, session: &Arc<Session>, batch: Vec<Rene
             Err(error) => Err(error.copy()),
             Ok(states) => Ok(match states.next() {
                 Some(RowState::Lost(why)) => Some(Renewal::Lost(why)),
-                Some(RowState::Ours) => {
-                    let mut until = lock(&one.row.until);
-                    *until = (*until).max(sent.plus(one.term));
+                Some(RowState::Ours) if client.held.lengthen(&one.row, sent.plus(one.term)) => {
                     Some(Renewal::Renewed { sent, term: Some(one.term) })
                 }
+                // The answer came after the end of the lease, and the lock is given back.
+                Some(RowState::Ours) => Some(Renewal::Lost(Loss::Expired)),
                 Some(RowState::Locked) | None => None,
             }),
         };

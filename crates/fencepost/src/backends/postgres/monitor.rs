@@ -3,13 +3,17 @@
 //! rest are still there.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+
+use tokio::task::JoinHandle;
 
 use super::client::Client;
 use super::hold::{self, RowState};
 use super::keys::Key;
 use super::session::{AdvisorySlot, Session};
+use crate::backend::Request;
 use crate::runtime::clock::Moment;
 use crate::runtime::loss_signal::LossSignal;
 use crate::runtime::sync::lock;
@@ -30,6 +34,8 @@ const COLLECTION: u32 = 3600;
 pub(super) enum HeldKind {
     /// The session, which has its advisory lock; without one, it is a lease alone.
     OfSession(Arc<Session>, Option<AdvisorySlot>),
+    /// The same, but the answer has not come, or nobody has looked at it.
+    Asked(Arc<Session>),
     /// Nothing: it was attached, and is renewed and given back by this handle.
     Attached(Handle),
 }
@@ -43,17 +49,30 @@ pub(super) struct HeldRow {
     pub(super) signal: Arc<LossSignal>,
     pub(super) kind: HeldKind,
     /// When the lease ends, by our clock.
-    pub(super) until: Mutex<Moment>,
+    until: Mutex<Moment>,
+    /// The monitor gives it back, or has.
+    given_back: AtomicBool,
 }
 
 impl HeldRow {
+    pub(super) fn new(key: Key, request: &Request, kind: HeldKind, until: Moment) -> Self {
+        let (name, owner, signal) = (request.name.clone(), request.owner(), request.signal.clone());
+        Self { key, name, owner, signal, kind, until: Mutex::new(until), given_back: AtomicBool::new(false) }
+    }
+
+    /// A lock that is asked for. Its signal is nobody's: the request may be repeated.
+    pub(super) fn asked(key: Key, request: &Request, session: &Arc<Session>, until: Moment) -> Self {
+        let row = Self::new(key, request, HeldKind::Asked(session.clone()), until);
+        Self { signal: Arc::default(), ..row }
+    }
+
     pub(super) fn until(&self) -> Moment {
         *lock(&self.until)
     }
 
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
         match &self.kind {
-            HeldKind::OfSession(session, _) => Some(session),
+            HeldKind::OfSession(session, _) | HeldKind::Asked(session) => Some(session),
             HeldKind::Attached(_) => None,
         }
     }
@@ -63,7 +82,16 @@ impl HeldRow {
     }
 
     pub(super) fn is_advisory(&self) -> bool {
-        matches!(self.kind, HeldKind::OfSession(_, Some(_)))
+        matches!(self.kind, HeldKind::OfSession(_, Some(_)) | HeldKind::Asked(_))
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        matches!(self.kind, HeldKind::Asked(_))
+    }
+
+    /// Whether the monitor gives it back, or has.
+    pub(super) fn is_given_back(&self) -> bool {
+        self.given_back.load(Ordering::Acquire)
     }
 
     /// Whether it is of a session that has ended.
@@ -72,7 +100,8 @@ impl HeldRow {
     }
 }
 
-/// The locks that were granted and not given back yet.
+/// The locks that may have been granted, and are not given back yet. Whoever is about to end one takes it
+/// out first.
 #[derive(Debug, Default)]
 pub(super) struct HeldRows(Mutex<HashMap<Owner, Arc<HeldRow>>>);
 
@@ -81,15 +110,37 @@ impl HeldRows {
         lock(&self.0).insert(row.owner, row.clone());
         if row.is_orphaned() {
             row.signal.raise(Loss::SessionEnded);
+            self.remove(row);
         }
     }
 
-    /// Forgets a lock, unless it was attached anew.
-    pub(super) fn remove(&self, row: &Arc<HeldRow>) {
+    /// Forgets a lock: `false` if it is not there.
+    pub(super) fn remove(&self, row: &Arc<HeldRow>) -> bool {
+        Self::remove_from(&mut lock(&self.0), row)
+    }
+
+    /// Forgets a lock that is given back, if its lease has not been renewed beyond `now`.
+    pub(super) fn remove_to_give_back(&self, row: &Arc<HeldRow>, now: Moment) -> bool {
         let mut rows = lock(&self.0);
-        if rows.get(&row.owner).is_some_and(|found| Arc::ptr_eq(found, row)) {
+        let removed = row.until() <= now && Self::remove_from(&mut rows, row);
+        row.given_back.fetch_or(removed, Ordering::AcqRel);
+        removed
+    }
+
+    /// Notes that the server has renewed a lock: `false` if the monitor gives it back after that.
+    pub(super) fn lengthen(&self, row: &HeldRow, until: Moment) -> bool {
+        let _rows = lock(&self.0);
+        let mut ends = lock(&row.until);
+        *ends = (*ends).max(until);
+        !row.is_given_back()
+    }
+
+    fn remove_from(rows: &mut HashMap<Owner, Arc<HeldRow>>, row: &Arc<HeldRow>) -> bool {
+        let found = rows.get(&row.owner).is_some_and(|found| Arc::ptr_eq(found, row));
+        if found {
             rows.remove(&row.owner);
         }
+        found
     }
 
     pub(super) fn get(&self, owner: Owner) -> Option<Arc<HeldRow>> {
@@ -112,43 +163,48 @@ impl HeldRows {
     }
 }
 
-/// Looks after a session until it or the client is gone.
+/// Looks after a session until it or the client is gone. Waits for no answer: a late one must not keep ended
+/// leases from being given back.
 pub(super) async fn watch(client: Weak<Client>, session: Weak<Session>) {
+    let mut heartbeat: Option<JoinHandle<()>> = None;
     for tick in 0u32.. {
         {
             let (Some(client), Some(session)) = (client.upgrade(), session.upgrade()) else { return };
             if !session.is_usable() {
                 return;
             }
+            let (keeper, now) = (client.keeper(), client.clock.now());
             if tick % COLLECTION == 0 {
-                client.keeper().spawn(collect(client.clone()));
+                keeper.spawn(collect(client.clone()));
             }
-            look_after(&client, &session, tick % HEARTBEAT == 0).await;
+            for row in client.held.on(&session).into_iter().filter(|row| row.until() <= now) {
+                hold::give_back(&client, row, now);
+            }
+            if tick % HEARTBEAT == 0 && heartbeat.as_ref().is_none_or(JoinHandle::is_finished) {
+                heartbeat = Some(keeper.runtime().spawn(ask_for_all(client.clone(), session)));
+            }
         }
         tokio::time::sleep(TICK).await;
     }
 }
 
-async fn look_after(client: &Arc<Client>, session: &Arc<Session>, heartbeat: bool) {
-    let now = client.clock.now();
-    let (ended, live): (Vec<_>, Vec<_>) =
-        client.held.on(session).into_iter().partition(|row| row.until() <= now);
-    let given_back: Vec<_> = ended.into_iter().map(|row| hold::give_back(client, row)).collect();
-    if heartbeat && !live.is_empty() {
-        let terms = vec![None; live.len()];
-        match hold::check_rows(client, session, client.config.timeout, &live, &terms).await {
-            Ok(states) => {
-                for (row, state) in live.iter().zip(states) {
-                    if let RowState::Lost(why) = state {
-                        row.signal.raise(why);
-                    }
+/// Asks the server whether the locks of a session are still there.
+async fn ask_for_all(client: Arc<Client>, session: Arc<Session>) {
+    let (now, mut live) = (client.clock.now(), client.held.on(&session));
+    live.retain(|row| row.until() > now && !row.is_asked());
+    if live.is_empty() {
+        return;
+    }
+    let terms = vec![None; live.len()];
+    match hold::check_rows(&client, &session, client.config.timeout, &live, &terms).await {
+        Ok(states) => {
+            for (row, state) in live.iter().zip(states) {
+                if let RowState::Lost(why) = state {
+                    row.signal.raise(why);
                 }
             }
-            Err(error) => tracing::debug!(%error, "looking after locks failed"),
         }
-    }
-    for task in given_back {
-        let _ = task.await;
+        Err(error) => tracing::debug!(%error, "looking after locks failed"),
     }
 }
 

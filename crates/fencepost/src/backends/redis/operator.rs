@@ -94,12 +94,12 @@ pub(super) async fn show(client: &Client, name: &Name) -> Result<Option<Holder>>
     let [lock, _, queue] = keys.each();
     let waiting = ["LRANGE", queue, "0", LAST_SHOWN];
     let (value, ttl) = (get_start(lock), ["PTTL", lock]);
-    let look = || client.sessions.ask(&[&value, &ttl, &waiting]);
-    let mut replies = look().await?;
+    let commands: [&[&str]; 3] = [&value, &ttl, &waiting];
+    let mut replies = client.sessions.ask(&commands).await?;
     let is_empty = matches!(replies.first(), Some(Value::Text(value)) if value.is_empty());
     if is_empty && replies.get(1).and_then(Value::as_int) != Some(NO_KEY) {
         // Of other make, or taken between the two commands. A second look tells.
-        replies = look().await?;
+        replies = client.sessions.ask(&commands).await?;
     }
     replies.iter().try_for_each(|reply| accepted(client, reply))?;
     let Some(HeldLock { mut holder, .. }) = HeldLock::read(name, &replies[0], &replies[1]) else {
