@@ -71,6 +71,8 @@ impl Nodes {
     ) {
         let (now, needed) = (self.clock.now(), majority(self.len()));
         let (up, keeping_up) = slot.up();
+        // Told after all others were asked: they may decide, and the others have their say in the error.
+        let mut silent = Vec::new();
         for node in nodes.iter() {
             let verdict = match self.session(slot, node, now, up < needed) {
                 Availability::Open(session)
@@ -90,6 +92,9 @@ impl Nodes {
                 }
                 Availability::Down(verdict) => verdict,
             };
+            silent.push((node, verdict));
+        }
+        for (node, verdict) in silent {
             request.clone().on_reply(node, now, Err(verdict));
         }
     }
