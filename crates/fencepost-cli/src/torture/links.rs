@@ -26,7 +26,7 @@ impl Route {
         const NO_LINKS: &str = "the store has no network links";
         const TLS: &str = "TLS names its server, which a proxy is not";
         let (scheme, rest) = url.split_once("://").ok_or(NO_LINKS)?;
-        let store = StoreKind::of(&format!("{scheme}:")).map_err(|_| NO_LINKS)?;
+        let store = StoreKind::of(url).map_err(|_| NO_LINKS)?;
         let port = store.default_port.filter(|_| !scheme.contains("unix")).ok_or(NO_LINKS)?;
         let plain = store.urls[0].split(':').next().unwrap_or_default();
         if scheme.strip_suffix('s') == Some(plain) {

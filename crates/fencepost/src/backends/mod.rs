@@ -57,7 +57,7 @@ impl StoreKind {
     /// # Errors
     /// [`Invalid`](Error::Invalid) if there is none, or if it is not built in.
     pub fn of(url: &str) -> Result<Self> {
-        find(&StoreUrl::parse(url)?)
+        find(&url.split(':').next().unwrap_or_default().to_ascii_lowercase())
     }
 
     /// A store that has one server or none, no parameters, and nothing to declare.
@@ -134,20 +134,19 @@ pub fn stores() -> Vec<StoreKind> {
 }
 
 /// The store that a URL is of.
-fn find(url: &StoreUrl) -> Result<StoreKind> {
+fn find(scheme: &str) -> Result<StoreKind> {
     let table = table();
-    let Some(row) = table.iter().find(|row| row.schemes.contains(&url.scheme.as_str())) else {
+    let Some(row) = table.iter().find(|row| row.schemes.contains(&scheme)) else {
         let schemes = table.iter().flat_map(|row| row.schemes).map(|scheme| format!("`{scheme}:`"));
         return Err(Error::invalid(format!(
-            "no store has the scheme `{}:`; known are {}",
-            url.scheme,
+            "no store has the scheme `{scheme}:`; known are {}",
             schemes.collect::<Vec<_>>().join(", ")
         )));
     };
     row.store.ok_or_else(|| {
         Error::invalid(format!(
-            "`{}:` stores are not built in; build fencepost with the feature `{}`",
-            url.scheme, row.features
+            "`{scheme}:` stores are not built in; build fencepost with the feature `{}`",
+            row.features
         ))
     })
 }
@@ -155,7 +154,7 @@ fn find(url: &StoreUrl) -> Result<StoreKind> {
 /// Connects to the store a URL names; also returns the ttl of locks that name none.
 pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Duration>)> {
     let mut url = StoreUrl::parse(url)?;
-    let store = find(&url)?;
+    let store = find(&url.scheme)?;
     let ttl = url.take_duration("ttl")?;
     ttl.map(check_ttl).transpose()?;
     let ttl = (store.default_ttl)(&url, ttl)?;
@@ -166,7 +165,7 @@ pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Durat
 pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
     let what = if reconfigure { Init::Change } else { Init::New };
     let url = StoreUrl::parse(url)?;
-    match (find(&url)?.init, what) {
+    match (find(&url.scheme)?.init, what) {
         (Some(init), _) => init(url, what).await,
         (None, Init::New) => Ok(Vec::new()),
         (None, Init::Change) => Err(nothing_to_change(&url)),
