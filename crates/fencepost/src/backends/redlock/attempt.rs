@@ -46,6 +46,8 @@ struct State {
     round_trip: Option<Duration>,
     last_reply: Duration,
     decision: Option<Decision>,
+    /// Its caller does not have the attempt yet, so nobody can have given it back.
+    starting: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,9 +92,11 @@ impl QuorumAttempt {
                 round_trip: None,
                 last_reply: Duration::ZERO,
                 decision: None,
+                starting: true,
             }),
         });
         started.take(NextStep::Ask(first));
+        started.progress.lock().starting = false;
         started
     }
 
@@ -292,11 +296,17 @@ impl QuorumRequest for Round {
         }
     }
 
-    /// Sends nothing once the attempt is decided. Whoever undoes it has decided it before.
+    /// Sends nothing once the attempt is decided: whoever undoes it has decided it before. But the nodes that
+    /// are asked at first get the lock all the same, where others are quick enough to decide meanwhile.
     fn send(&self, session: &Arc<Session>, delivery: Delivery) -> Result<(), String> {
         let attempt = &self.attempt;
         let mut state = attempt.progress.lock();
-        if state.decision.is_some() || delivery.sent >= attempt.give_up_at {
+        let may_send = match state.decision {
+            None => true,
+            Some(Decision::Won { .. }) => state.starting,
+            Some(Decision::Failed) => false,
+        };
+        if !may_send || delivery.sent >= attempt.give_up_at {
             return Err("the attempt is over".to_owned());
         }
         let not_after = session.node.at_most(attempt.give_up_at, delivery.sent);
