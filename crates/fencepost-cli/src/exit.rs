@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 
-use fencepost::{Error, Holder, Name};
+use fencepost::{Error, Holder, Name, NodeReport, Verdict};
 use serde::Serialize;
 
 /// The user did not agree.
@@ -38,7 +38,7 @@ Exit codes:
   1   `list` could not read every lock; `force-release` was not agreed to; `torture` found a violation
   2   `torture` found none, but saw too little to say anything
   64  wrong usage or configuration
-  69  the store is out of reach
+  69  the store is out of reach, or answered with an error
   70  the lock was lost (under `run`: and the command was ended)
   71  the operating system refused a process, file or descriptor
   75  the lock is busy, was not free in time, or has changed hands";
@@ -132,6 +132,8 @@ impl Failure {
             _ => return None,
         };
         Some(match error {
+            // A client of other make: nothing tells more of it.
+            Error::Busy { holder: None, .. } => "wait with `--wait 30s`".to_owned(),
             Error::Busy { name, .. } => {
                 format!("wait with `--wait 30s`, or look with `fencepost show {}`", quoted(name.as_str()))
             }
@@ -140,9 +142,7 @@ impl Failure {
                 quoted(name.as_str())
             ),
             // The store runs, and its error says what it needs.
-            Error::Unavailable { source, .. } if source.to_string().contains("`fencepost init") => {
-                return None;
-            }
+            Error::Unavailable { .. } if most_are_up(error.nodes()) => return None,
             Error::Unavailable { .. } => {
                 "check that the store runs and that `--store` or FENCEPOST_STORE names it".to_owned()
             }
@@ -172,6 +172,12 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// Whether most of several nodes answered.
+fn most_are_up(nodes: &[NodeReport]) -> bool {
+    let up = nodes.iter().filter(|node| !matches!(node.verdict, Verdict::Unreachable { .. }));
+    up.count() > nodes.len() / 2
 }
 
 fn kind(error: &Error) -> &'static str {

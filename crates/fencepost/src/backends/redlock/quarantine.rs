@@ -86,11 +86,17 @@ pub(super) fn no_majority(config: &Config, verdicts: Vec<Verdict>) -> Error {
     let refused = count(|verdict| matches!(verdict, Verdict::Refused { .. }));
     let new = count(|verdict| matches!(verdict, Verdict::Quarantined { why, .. } if why == NEW));
     let silent = count(|verdict| matches!(verdict, Verdict::Unreachable { .. }));
-    // The nodes are new, as far as they know, and none of those that replied has ever voted.
-    let next = (new >= majority(n) && new + silent == n).then_some(
-        "if these servers have never been used for locks, declare them with `fencepost init`, and they vote \
-         at once",
-    );
+    let waiting = count(|verdict| matches!(verdict, Verdict::Quarantined { .. }));
+    let next = if new >= majority(n) && new + silent == n {
+        // The nodes are new, as far as they know, and none of those that replied has ever voted.
+        Some(
+            "if these servers have never been used for locks, declare them with `fencepost init`, and they \
+             vote at once",
+        )
+    } else {
+        let is_enough = waiting > 0 && refused + silent <= n - majority(n);
+        is_enough.then_some("nothing is to be done: nodes vote again when their quarantine is over")
+    };
     let labels = config.nodes.iter().map(|node| node.label.clone());
     let nodes = labels.zip(verdicts).map(|(node, verdict)| NodeReport { node, verdict }).collect();
     let none = NoMajority { nodes, next };

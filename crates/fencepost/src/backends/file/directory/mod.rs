@@ -63,7 +63,11 @@ impl Directory {
                 Unfit::Refused(error) => return error,
             };
             let path = path.display();
-            let message = format!("lock directory `{path}`: {error}; name another one as `file:///path`");
+            let step = match (error.kind(), access) {
+                (ErrorKind::NotFound, Access::Shared) => "make it, for example with `install -d -m 1777`",
+                _ => "name another one as `file:///path`",
+            };
+            let message = format!("lock directory `{path}`: {error}; {step}");
             match error.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                     Error::Unavailable { store: format!("file:{path}"), source: message.into() }
