@@ -65,6 +65,8 @@ lint: python ## Check format, lints, types and documentation; warnings are error
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --lib --no-deps --all-features --locked
 	@scripts/api $(TARGET)/doc/fencepost | diff crates/fencepost/api.txt - \
 	  || { echo "the public API has changed: look at the difference, then run \`make api\`"; exit 1; }
+	@# What would be published; what it depends on was fetched above.
+	$(CARGO) package -p fencepost --no-verify --allow-dirty --offline --quiet
 	@scripts/check-source
 	@scripts/check-docs
 	@scripts/check-dependencies

@@ -188,7 +188,7 @@ fn node_line(node: &NodeView) -> String {
     parts.extend(node.counter.map(|counter| format!("counter {counter}")));
     let left = node.expires_in_ms.map(Duration::from_millis);
     parts.extend(left.map(|left| format!("expires in {}", format_duration(left))));
-    parts.extend(node.trouble.as_deref().map(shown));
+    parts.extend(node.problem.as_deref().map(shown));
     parts.join(", ")
 }
 

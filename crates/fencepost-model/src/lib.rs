@@ -4,16 +4,19 @@
 //! runs, compiled into this crate. What is modelled is everything around them: nodes, messages, clocks and
 //! faults.
 
-#![allow(dead_code)]
-
-#[path = "../../fencepost/src/backends/redlock/quorum.rs"]
-mod quorum;
-#[path = "../../fencepost/src/backends/redlock/retry.rs"]
-mod retry;
-
+// The searches and the simulation are tests. `node` is for those of the crate's own folder, too.
 #[cfg(test)]
 mod clock_free;
 pub mod node;
+#[cfg(test)]
+#[path = "../../fencepost/src/backends/redlock/quorum.rs"]
+mod quorum;
+#[cfg(test)]
+#[path = "../../fencepost/src/backends/redlock/retry.rs"]
+mod retry;
+#[cfg(test)]
 mod search;
+#[cfg(test)]
 mod simulation;
+#[cfg(test)]
 mod timed;

@@ -149,7 +149,6 @@ pub(crate) fn search<M: Model>(model: &M, most: usize) -> Found {
 /// A step that broke a rule, from the state with this fingerprint.
 struct Broken {
     before: u64,
-    violation: String,
 }
 
 struct Run<'m, M: Model> {
@@ -248,10 +247,9 @@ impl<'m, M: Model> Run<'m, M> {
         self.transitions.fetch_add(steps.list.len(), Ordering::Relaxed);
         let print = fingerprint(state);
         for (after, _) in steps.list.drain(..) {
-            if let Some(violation) = self.model.violation(state, &after) {
+            if self.model.violation(state, &after).is_some() {
                 self.stop.store(true, Ordering::Relaxed);
-                *self.broken.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(Broken { before: print, violation });
+                *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Broken { before: print });
                 return;
             }
             let seen = self.model.sees(&after);

@@ -45,7 +45,7 @@ fn schedule((first, most, pauses, attempts, jitter): Schedule) -> PyResult<Retry
     Ok(if jitter { retry.jitter() } else { retry })
 }
 
-/// Puts options on a lock or a set of locks, which take them by the same names.
+/// Puts options on a lock or a set of locks.
 macro_rules! put_on {
     ($lock:expr, $options:expr) => {{
         let (mut lock, options): (_, $crate::options::Options) = ($lock, $options);
@@ -61,7 +61,10 @@ macro_rules! put_on {
         if let Some(hold) = options.max_hold() {
             lock = lock.max_hold(hold?);
         }
-        lock.wait(options.wait()?).note(options.note()).renew(options.renew())
+        if !options.renew() {
+            lock = lock.without_renewal();
+        }
+        lock.wait(options.wait()?).note(options.note())
     }};
 }
 pub(crate) use put_on;

@@ -114,9 +114,10 @@ pub struct WaitObservation {
 }
 
 impl WaitObservation {
-    /// Notes who holds the lock.
+    /// Notes who holds the lock: an answer, too.
     pub fn note(&self, holder: Holder) {
         *lock(&self.holder) = Some(holder);
+        self.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes why the store cannot grant the lock to anybody for now; `None` when it can again.
@@ -124,8 +125,8 @@ impl WaitObservation {
         *lock(&self.obstacle) = why;
     }
 
-    /// Notes that the store has done something for this request just now: whatever fails next is not an
-    /// outage that has lasted. Takes the obstacle away.
+    /// Notes that the store has done something for this request just now, where no holder was seen: whatever
+    /// fails next is an outage that begins now. Takes the obstacle away.
     pub fn answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
         self.obstacle(None);
@@ -286,7 +287,19 @@ impl Revoked {
 ///
 /// Every method may be called from any tokio runtime, also from several at once, and every future may be
 /// dropped at any await: a request that was not answered must then be undone by the store itself, in the
-/// background.
+/// background. What undoes it must reach the server after it. A dropped [`attach`](Self::attach) leaves the
+/// handle as good as it was.
+///
+/// # Tokens
+/// A token is larger than each one that the name had before: one more than the last, or the wall clock of
+/// the server in microseconds if that is larger, and below 2^53. The record of the last token outlives the
+/// lock and has an end itself: it may go when the clock is safely past it (an hour on Redis). A number that
+/// the server counts up by itself needs no record (etcd's revision).
+///
+/// # Forks
+/// The core refuses calls in a forked child, and drops no guard there. A store's own drops (a future under
+/// way, a hold) compare [`generation`] with that of their making and do nothing in another one. They take no
+/// mutex first: a thread that is not in the child may have it. What is static belongs in [`PerProcess`].
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
     /// What this store can do.
@@ -303,19 +316,25 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// again. [`Uncertain`](crate::Error::Uncertain) if a request may have been granted and is being undone:
     /// the core then asks once more at once.
     ///
-    /// While it waits it tells `request.seen` each holder that it sees, each answer of the store, and what
-    /// keeps the store from granting locks. Without an answer the first outage ends the wait; without a
-    /// holder a timeout is an outage.
+    /// While it waits it tells `request.seen` each holder that it sees, and what keeps the store from
+    /// granting locks. A store that has answered without naming a holder calls
+    /// [`answered`](WaitObservation::answered). A wait that has heard nothing ends with its first outage.
+    /// One that has sits out ten seconds, counted from the last answer. A timeout that saw no holder is an
+    /// outage.
     async fn acquire(&self, request: &Request) -> Result<Grant>;
 
     /// Takes over a detached lock, for `request.ttl` and under the request's identity: from then on the
     /// handle is good for nothing. The token stays what the store has. [`Error::Lost`](crate::Error::Lost) if
-    /// the lock is no longer held under the handle's owner and token.
+    /// the lock is no longer held under the handle's owner and token: as `Expired` if nothing is there any
+    /// more, `Taken` if somebody else holds it, `ForceReleased` if it was asked back.
+    ///
+    /// If the future is dropped, the lock is the handle's as before, and can be attached again: a request
+    /// that may have taken it over is taken back.
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant>;
 
     /// Makes a detached lock end `term` from now, unless it ends later already, by requests that are
     /// conditional on it and leave the identity as it is. Writes nothing that the handle says; a handle with
-    /// another token than the store's is refused as lost.
+    /// another token than the store's is refused as lost, with the causes of [`attach`](Self::attach).
     async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal>;
 
     /// Gives a detached lock back, revoked or not: `true` if it was still the handle's. Does not renew it
@@ -331,27 +350,38 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// Takes the lock away from the holder that is found first: politely, by refusing renewals and telling
     /// it, or at once with `now`. `None` if nobody holds it. [`Error::Changed`](crate::Error::Changed) if
     /// another one than was meant, or than was found first, holds it by now: that one keeps it.
+    ///
+    /// It draws a token. The victim's entry keeps its own, and the next grant gets a larger one than
+    /// [`Revoked::token`].
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>>;
 
     /// Whether the store can grant locks now; the error says what is in the way.
     async fn check(&self) -> Result<()>;
 
-    /// Waits until all that dropped futures have left behind is undone.
+    /// Waits until all that dropped futures have left behind is undone. So what undoes something counts from
+    /// before it is posted.
     async fn settle(&self);
 
-    /// Ends what runs in the background for this store. Held locks stay held.
+    /// Ends the connections and what runs in the background for this store. Held locks stay held: their
+    /// renewals and releases still work, and connect anew if they have to.
     async fn close(&self);
 }
 
 /// One held lock, as its store sees it. Conditional on its owner in everything it does.
 ///
-/// Its drop gives back a lock that was never released, detached or lost: a grant whose caller is gone has no
-/// other end. In a forked child it does nothing.
+/// The core gives back each grant that it was given: a guard's drop calls [`release`](Self::release) in the
+/// background, until the store answers or the lease has ended. The store gives back a grant that nobody takes
+/// from it: where one goes through a channel of its own, the hold's drop does that. In a forked child a drop
+/// does nothing.
 #[async_trait]
 pub trait Hold: Any + Debug + Send + Sync + 'static {
     /// Sets the lease to end `term` from now, if the lock is still ours. Never re-creates it. The core asks
-    /// for no term that shortens the lease. A lock that was asked back is lost as `ForceReleased`, and is
-    /// still freed by [`release`](Self::release); an entry that is gone, or somebody else's, as `Taken`.
+    /// for no term that shortens the lease.
+    ///
+    /// A lock that was asked back is lost as `ForceReleased`, and is still freed by
+    /// [`release`](Self::release). One whose session has ended at the server is lost as `SessionEnded`. An
+    /// entry that is gone, or somebody else's, is `Taken`: for a lease that ended by itself the guard's clock
+    /// has said so before.
     async fn renew(&self, term: Duration) -> Result<Renewal>;
 
     /// Gives the lock back: `true` if it was still ours. May be called again after an error.
@@ -373,4 +403,19 @@ pub trait Hold: Any + Debug + Send + Sync + 'static {
 /// [`Unavailable`](crate::Error::Unavailable) if the thread cannot be started.
 pub fn runtime() -> Result<tokio::runtime::Handle> {
     crate::runtime::keeper::runtime()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_told_of_a_holder_has_had_an_answer() {
+        let seen = WaitObservation::default();
+        assert!(!seen.anything());
+        seen.obstacle(Some("no quorum".into()));
+        assert_eq!(seen.answers(), 0, "an obstacle is none");
+        seen.note(Holder::unknown(Name::new("a").unwrap()));
+        assert_eq!(seen.answers(), 1);
+    }
 }

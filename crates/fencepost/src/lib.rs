@@ -3,7 +3,9 @@
 //! One kind of lock over whatever you already run: nothing at all (files on this machine), one Redis server
 //! or several, PostgreSQL, etcd or ZooKeeper. Every lock comes with a [fencing token](FencingToken) that only
 //! grows, a [`Guard`] that says *at risk* and then *lost* before its lease can run out, automatic renewal,
-//! event-driven waiting, and the same tools to see, time and break locks on every store.
+//! and the same tools to see, time and break locks on every store. A release wakes the next waiter. Waiters
+//! poll where nothing would wake them: for a detached lock of files, and for a lock that a client of other
+//! make holds.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -42,18 +44,6 @@ pub mod backend;
 #[cfg(not(feature = "unstable-backend"))]
 #[allow(dead_code, unreachable_pub, unused_imports)]
 mod backend;
-// What only some stores use is unused in a build without them.
-#[cfg_attr(
-    not(all(
-        feature = "etcd",
-        feature = "file",
-        feature = "postgres",
-        feature = "redlock",
-        feature = "tls",
-        feature = "zookeeper"
-    )),
-    allow(dead_code)
-)]
 mod backends;
 pub mod blocking;
 mod error;
@@ -72,6 +62,7 @@ mod report;
 mod runtime;
 mod secret;
 mod set;
+mod state;
 mod stats;
 mod supervisor;
 mod text;
@@ -91,7 +82,7 @@ pub use backends::memory;
 pub use backends::postgres;
 pub use backends::{Parameter, StoreKind, stores};
 pub use error::{Error, Loss, Result, Risk, Source};
-pub use guard::{Guard, State};
+pub use guard::Guard;
 pub use handle::Handle;
 pub use holder::{Holder, Listing};
 pub use lock::Lock;
@@ -101,6 +92,7 @@ pub use options::DEFAULT_TTL;
 pub use owner::Owner;
 pub use report::{NodeReport, NodeView, Verdict};
 pub use set::{GuardSet, LockSet};
+pub use state::State;
 pub use stats::{Distribution, Losses, Stats};
 #[cfg(feature = "etcd")]
 pub use supervisor::EtcdExt;

@@ -44,20 +44,12 @@ struct Shared {
 }
 
 impl Locks {
-    /// Connects to the store that `url` names and checks that it is fit for locks.
+    /// Connects to the store that `url` names, such as `file:///var/lock/app` or `redis://127.0.0.1:6379`.
+    /// Checks that it is fit for locks.
     ///
-    /// | URL | store |
-    /// |---|---|
-    /// | `file:` or `file:///var/lock/app` | files on this machine |
-    /// | `memory:` | this process, for tests |
-    /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `redis+unix:///path` | one Redis |
-    /// | `redlock://[user:password@]a[:port],b,c[,…][/db]`, `redlock:redis://a,…` | several Redis |
-    /// | `zookeeper://[user:password@]a[:port],b,c[/chroot]` | a ZooKeeper ensemble |
-    /// | `postgres://[user[:password]@]host[:port][,host…]/database`, `postgresql://…` | PostgreSQL |
-    /// | `etcd://[user:password@]a[:port][,b…]`, `etcds://…` | an etcd cluster |
-    ///
-    /// Every URL takes the parameter `ttl`, that of locks that name none. The page of a store has the others
-    /// (`docs/stores`), and so has [`StoreKind::parameters`](crate::StoreKind::parameters).
+    /// [`stores`](crate::stores) lists the stores that are built in, with the forms of their URLs and their
+    /// parameters; `docs/stores` has a page for each. Every URL takes the parameter `ttl`, that of locks that
+    /// name none.
     ///
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense,

@@ -108,9 +108,9 @@ macro_rules! chained_options {
             self
         }
 
-        /// Whether the keeper renews the lock while the guard lives. Default: yes.
-        pub fn renew(mut self, renew: bool) -> Self {
-            self.$($options).+.renew = renew;
+        /// Lets the lock end with its ttl. Default: the keeper renews it while the guard lives.
+        pub fn without_renewal(mut self) -> Self {
+            self.$($options).+.renew = false;
             self
         }
 

@@ -15,11 +15,13 @@ pub enum Verdict {
     /// It gave its vote.
     Granted,
     /// Somebody else has its key.
+    #[non_exhaustive]
     Held {
         /// Who, in a phrase.
         by: String,
     },
     /// It may have lost data and does not vote for now.
+    #[non_exhaustive]
     Quarantined {
         /// For how much longer.
         left: Duration,
@@ -27,12 +29,14 @@ pub enum Verdict {
         why: String,
     },
     /// It did not answer.
+    #[non_exhaustive]
     Unreachable {
         /// What the attempt ran into.
         why: String,
     },
     /// It is not fit for this deployment, or refuses us: a wrong password, a replica, a member of another
     /// deployment, the same server under another name.
+    #[non_exhaustive]
     Refused {
         /// What is wrong and what to change.
         why: String,
@@ -110,5 +114,5 @@ pub struct NodeView {
     /// When its key expires, in milliseconds.
     pub expires_in_ms: Option<u64>,
     /// What stands in the way, if it cannot be asked or does not vote.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
 }

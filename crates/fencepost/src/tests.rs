@@ -1,10 +1,11 @@
 //! What the compiler promises to users.
 
 use crate::fence::{Active, Fence, Resource};
-use crate::{Error, Guard, GuardSet, Handle, Lock, LockSet, Locks, Watch, blocking, memory};
+use crate::{Error, FencingToken, Guard, GuardSet, Handle, Lock, LockSet, Locks, Watch, blocking, memory};
 
 fn shared<T: Send + Sync + Clone + 'static>() {}
 fn sendable<T: Send + Sync + 'static>() {}
+fn spawned(_: impl Send) {}
 
 #[test]
 fn what_is_handed_from_task_to_task_is_send_and_sync() {
@@ -31,7 +32,7 @@ fn what_is_handed_from_task_to_task_is_send_and_sync() {
 /// Compiled, not run.
 #[allow(dead_code)]
 fn every_future_can_be_spawned(locks: Locks, guard: Guard, guards: GuardSet, handle: &Handle, watch: &Watch) {
-    fn spawned(_: impl Send) {}
+    const TTL: std::time::Duration = std::time::Duration::ZERO;
     let (lock, set) = (locks.lock("a"), locks.all(["a"]));
     spawned(Locks::connect(""));
     spawned(Locks::init(""));
@@ -42,7 +43,8 @@ fn every_future_can_be_spawned(locks: Locks, guard: Guard, guards: GuardSet, han
     spawned(lock.scope(async |_| ()));
     spawned(set.acquire());
     spawned(set.try_acquire());
-    spawned(locks.extend(handle, std::time::Duration::ZERO));
+    spawned(locks.attach(handle));
+    spawned(locks.extend(handle, TTL));
     spawned(locks.release(handle));
     spawned(locks.list(""));
     spawned(locks.show(""));
@@ -51,9 +53,53 @@ fn every_future_can_be_spawned(locks: Locks, guard: Guard, guards: GuardSet, han
     spawned(guard.lost());
     spawned(guard.changed());
     spawned(guard.extend());
+    spawned(guard.extend_to(TTL));
+    spawned(guard.scope(async |_| ()));
     spawned(watch.lost());
     spawned(guards.lost());
     spawned(guards.release());
     spawned(guard.release());
+    let _ = |other: Guard| spawned(other.detach());
     spawned(locks.close());
+}
+
+/// Compiled, not run.
+#[allow(dead_code)]
+fn so_can_those_of_resources(fence: &Fence, resource: &Resource, active: &Active, token: FencingToken) {
+    spawned(Fence::connect(""));
+    spawned(fence.resource("").activate(token));
+    spawned(resource.activate(token));
+    spawned(resource.write_once(token, ""));
+    spawned(active.read());
+    spawned(active.write(""));
+}
+
+/// Compiled, not run.
+#[cfg(feature = "redis")]
+#[allow(dead_code)]
+fn so_can_those_of_redis(redis: &crate::fence::Redis, token: FencingToken) {
+    spawned(crate::fence::Redis::connect(""));
+    spawned(redis.activate("", token));
+    spawned(redis.run("", token, &["GET", "a"]));
+    spawned(redis.run_once("", token, &["GET", "a"]));
+}
+
+/// Compiled, not run.
+#[cfg(feature = "postgres")]
+#[allow(dead_code)]
+fn so_can_those_of_transactions(
+    client: &mut tokio_postgres::Client,
+    transaction: &tokio_postgres::Transaction<'_>,
+    schema: &crate::postgres::Schema,
+    token: FencingToken,
+) {
+    use crate::fence::postgres::{activate, activate_once, begin};
+    use crate::postgres::{lock_in_transaction, try_lock_in_transaction};
+    spawned(lock_in_transaction(transaction, ""));
+    spawned(try_lock_in_transaction(transaction, ""));
+    spawned(schema.lock_in_transaction(transaction, ""));
+    spawned(schema.try_lock_in_transaction(transaction, ""));
+    spawned(activate(transaction, "", token));
+    spawned(activate_once(transaction, "", token));
+    spawned(async move { begin(client, "", token).await?.commit().await.map_err(crate::Source::from) });
 }

@@ -10,10 +10,6 @@ pub(crate) struct Values(u16);
 impl Values {
     pub(crate) const NONE: Self = Self(0);
 
-    pub(crate) fn only(value: u8) -> Self {
-        Self::NONE.with(value)
-    }
-
     pub(crate) fn with(self, value: u8) -> Self {
         assert!(value < 16, "counters stay below 16 in these models");
         Self(self.0 | 1 << value)

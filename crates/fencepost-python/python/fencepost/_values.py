@@ -85,7 +85,7 @@ class NodeView:
     """Its token counter."""
     expires_in: float | None = None
     """When its key expires."""
-    trouble: str | None = None
+    problem: str | None = None
     """What stands in the way, if it cannot be asked or does not vote."""
 
 
@@ -169,7 +169,7 @@ def _holder(said: Mapping[str, Any]) -> Holder:
 
 def _node(said: Mapping[str, Any]) -> NodeView:
     return NodeView(
-        said["node"], said["holds"], said["counter"], _seconds(said["expires_in_ms"]), said["trouble"]
+        said["node"], said["holds"], said["counter"], _seconds(said["expires_in_ms"]), said["problem"]
     )
 
 

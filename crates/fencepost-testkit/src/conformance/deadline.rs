@@ -36,7 +36,7 @@ pub async fn a_wait_ends_at_its_deadline_though_the_store_stands_still(stage: St
 
 pub async fn an_extension_ends_with_the_lease_though_the_store_stands_still(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(ms(1500)).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(ms(1500)).without_renewal().acquire().await.unwrap();
     stage.stop();
     let mut error = bounded("the extension ends", guard.extend()).await.unwrap_err();
     // The store's own timeout may come first, and says so.

@@ -43,7 +43,7 @@ pub async fn a_lock_that_nobody_holds_cannot_be_taken_back(stage: Stage) {
 
 pub async fn a_politely_revoked_lock_is_not_free_before_its_holder_lets_go(stage: Stage) {
     let (locks, operator) = (stage.locks().await, stage.locks().await);
-    let victim = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let victim = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     if !revoked.freed {
         assert!(operator.lock("a").try_acquire().await.unwrap().is_none());

@@ -17,7 +17,7 @@ pub async fn every_acquisition_has_an_owner_of_its_own(stage: Stage) {
 
 /// A guard whose lease is over, and the one after it.
 async fn late_and_next(locks: &Locks) -> (Guard, Guard) {
-    let late = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let late = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     bounded("the lease ends", late.lost()).await;
     let next = take(locks, "a").await;
     (late, next)
@@ -56,7 +56,7 @@ pub async fn a_late_extension_does_not_touch_the_next_holder(stage: Stage) {
 
 pub async fn an_extension_never_creates_a_lock_again(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(LONG).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(LONG).without_renewal().acquire().await.unwrap();
     stage.remove("a");
     assert!(matches!(guard.extend().await, Err(Error::Lost { .. })));
     assert_eq!(locks.show("a").await.unwrap(), None);

@@ -73,7 +73,7 @@ pub async fn a_lost_guard_stays_lost_when_the_store_comes_back(stage: Stage) {
 
 pub async fn a_lock_that_is_not_renewed_is_at_risk_and_then_expired(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     let risk = no_longer_held(&guard).await;
     assert!(matches!(risk, State::AtRisk { why: Risk::Ending, .. } | State::Lost(Loss::Expired)), "{risk:?}");
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Expired);
@@ -92,7 +92,7 @@ pub async fn a_removed_lock_is_lost_at_the_next_renewal(stage: Stage) {
 
 pub async fn an_extension_never_shortens(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
     match guard.extend_to(LONG).await {
         Ok(_) => {}
         // Where a lease never gets longer than its ttl.
@@ -111,7 +111,7 @@ pub async fn an_extension_never_shortens(stage: Stage) {
 
 pub async fn an_extension_of_a_lost_lock_says_so(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(LONG).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(LONG).without_renewal().acquire().await.unwrap();
     stage.remove("a");
     let error = guard.extend().await.unwrap_err();
     assert!(matches!(error, Error::Lost { why: Loss::Taken, .. }), "{error}");

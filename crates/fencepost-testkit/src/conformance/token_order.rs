@@ -59,7 +59,7 @@ pub async fn tokens_grow_across_expiry(stage: Stage) {
     let locks = stage.locks().await;
     let mut last = None;
     for _ in 0..3 {
-        let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+        let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
         assert!(Some(guard.token()) > last);
         last = Some(guard.token());
         guard.lost().await;

@@ -4,7 +4,7 @@ use super::{LONG, SHORT, Stage, bounded, patient, take, until};
 
 pub async fn a_waiter_gets_a_lock_that_expired_without_a_word(stage: Stage) {
     let locks = stage.locks().await;
-    let held = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let held = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     let next = take(&stage.locks().await, "a").await;
     assert!(held.state().is_lost());
     assert!(next.token() > held.token());

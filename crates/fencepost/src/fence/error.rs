@@ -83,9 +83,10 @@ impl fmt::Display for Error {
             Self::Stale(refusal) => refusal.fmt(f),
             Self::Uncertain { resource, source } => write!(
                 f,
-                "whether the write to resource `{}` took effect is unknown: {source}; take the lock again \
-                 and activate its token, which keeps a late write out, then read",
-                printable(resource.as_str())
+                "whether the write to resource `{}` took effect is unknown: {}; take the lock again and \
+                 activate its token, which keeps a late write out, then read",
+                printable(resource.as_str()),
+                printable(&source.to_string())
             ),
             Self::Failed(error) => error.fmt(f),
         }
@@ -111,5 +112,18 @@ impl From<StaleToken> for Error {
 impl From<crate::Error> for Error {
     fn from(error: crate::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_cannot_drive_a_terminal() {
+        let why = "ERR \u{1b}]0;owned\u{7}\nfine";
+        let error = Error::uncertain(&Name::new("a").unwrap(), why);
+        assert!(error.to_string().contains(r"ERR \u{1b}]0;owned\u{7}\nfine; take the lock"), "{error}");
+        assert!(!error.to_string().contains(char::is_control), "{error}");
     }
 }

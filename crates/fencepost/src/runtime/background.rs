@@ -1,4 +1,4 @@
-//! BackgroundTasks: what a store still does for callers who do not wait for it any more, such as giving back
+//! Background tasks: what a store still does for callers who do not wait for it any more, such as giving back
 //! a lock that they gave up. [`Locks::close`](crate::Locks::close) waits for them, or the end of the process
 //! would leave what they undo.
 
@@ -25,17 +25,17 @@ impl BackgroundTasks {
         BackgroundTask(self.0.clone())
     }
 
-    /// Runs an errand in the background.
+    /// Runs a task in the background.
     pub(crate) fn spawn(&self, keeper: &Keeper, job: impl Future<Output = ()> + Send + 'static) {
-        let errand = self.begin();
+        let task = self.begin();
         keeper.spawn(async move {
             job.await;
-            drop(errand);
+            drop(task);
         });
     }
 
-    /// Runs something in the background for a caller who waits for it. If that goes away, the rest is an
-    /// errand, with the end of what comes out of it.
+    /// Runs something in the background for a caller that waits for it. If the caller goes away, the rest is
+    /// a background task, together with the drop of what comes out of it.
     pub(crate) fn carry_out<T: Send + 'static>(
         &self,
         keeper: &Keeper,
@@ -60,11 +60,10 @@ impl Drop for BackgroundTask {
     }
 }
 
-/// The errand that a job has become, if it has. Goes with the job.
+/// The task that a job has become, if it has. Goes with the job.
 type Rest = Arc<Mutex<Option<BackgroundTask>>>;
 
-/// What runs in the background. The job ends first, also when it is aborted: its end may begin another
-/// errand.
+/// What runs in the background. The job ends first, also when it is aborted: its end may begin another task.
 struct Job<F> {
     job: Pin<Box<F>>,
     _rest: Rest,

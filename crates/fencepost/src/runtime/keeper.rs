@@ -17,6 +17,7 @@ use crate::runtime::alarm::Alarm;
 use crate::runtime::clock::{Clock, Due, Moment};
 use crate::runtime::fork::{self, PerProcess};
 use crate::runtime::lease_state::{Action, LeaseState};
+use crate::runtime::loss_signal::LossListener;
 use crate::runtime::sync::lock;
 use crate::text::printable;
 use crate::{Error, Result};
@@ -107,10 +108,11 @@ impl Keeper {
         }
     }
 
-    /// Takes a loss from a store, which must not wait: it is looked at in the next round, at once.
-    pub(crate) fn report(&self, held: Weak<LeaseState>) {
-        lock(&self.schedule).lost.push(held);
-        self.alarm.ring();
+    /// Hears when the store of a lock says that it is lost. The next round, which begins at once, counts and
+    /// logs it.
+    pub(crate) fn hear_losses(self: &Arc<Self>, held: &Arc<LeaseState>) {
+        let (keeper, lost) = (Arc::downgrade(self), Arc::downgrade(held));
+        held.report_losses_to(Box::new(Listener { keeper, held: lost }));
     }
 
     /// Lets go of a lock: no renewal starts from now on.
@@ -196,6 +198,22 @@ impl Keeper {
     }
 }
 
+/// Hears of the loss of one lock, on a thread of its store's.
+#[derive(Debug)]
+struct Listener {
+    keeper: Weak<Keeper>,
+    held: Weak<LeaseState>,
+}
+
+impl LossListener for Listener {
+    fn lost(&self) {
+        if let Some(keeper) = self.keeper.upgrade() {
+            lock(&keeper.schedule).lost.push(self.held.clone());
+            keeper.alarm.ring();
+        }
+    }
+}
+
 impl Schedule {
     fn next(&self) -> Moment {
         self.due.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due)
@@ -274,7 +292,7 @@ mod tests {
         let clock = ManualClock::new();
         let store = Store::with_clock(&clock);
         let locks = store.locks().unwrap();
-        let guard = locks.lock("a").renew(false).ttl(Duration::from_secs(3600)).acquire().await.unwrap();
+        let guard = locks.lock("a").without_renewal().ttl(Duration::from_secs(3600)).acquire().await.unwrap();
         let watched = locks.lock("b").acquire().await.unwrap();
         assert!(store.lose("a", Loss::SessionEnded) && store.lose("b", Loss::Taken));
         clock.advance(Duration::ZERO).await;

@@ -12,9 +12,8 @@ use crate::options::Options;
 use crate::owner::Identity;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::fork;
-use crate::runtime::keeper::Keeper;
 use crate::runtime::lease::Lease;
-use crate::runtime::loss_signal::LossSignal;
+use crate::runtime::loss_signal::{LossListener, LossSignal};
 use crate::runtime::sync::lock;
 use crate::stats::{Counters, add, subtract};
 use crate::text::printable;
@@ -191,9 +190,9 @@ impl LeaseState {
         self.signal.wake();
     }
 
-    /// Has losses that the store tells counted and logged when they come, whether or not anybody asks.
-    pub(crate) fn report_losses_to(self: &Arc<Self>, keeper: &Arc<Keeper>) {
-        self.signal.report_to(keeper, self);
+    /// Has `listener` told when the store tells of a loss, whether or not anybody asks.
+    pub(crate) fn report_losses_to(&self, listener: Box<dyn LossListener>) {
+        self.signal.report_to(listener);
     }
 
     /// For logs.

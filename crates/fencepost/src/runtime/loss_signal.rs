@@ -1,22 +1,26 @@
 //! Carries a loss from a store to the guard of the lock.
 
+use std::fmt::Debug;
+use std::sync::OnceLock;
 use std::sync::atomic::{Ordering::SeqCst, fence};
-use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::sync::Notify;
 
 use crate::Loss;
-use crate::runtime::keeper::Keeper;
-use crate::runtime::lease_state::LeaseState;
 use crate::runtime::sync::until;
+
+/// What is told of a loss when it comes. It must not wait.
+pub(crate) trait LossListener: Debug + Send + Sync {
+    fn lost(&self);
+}
 
 /// Carries a loss from the store to the guard, and wakes whoever watches it.
 #[derive(Debug, Default)]
 pub struct LossSignal {
     loss: OnceLock<Loss>,
     changed: Notify,
-    /// Who counts and logs a loss of which lock, from when it is granted.
-    listener: OnceLock<(Weak<Keeper>, Weak<LeaseState>)>,
+    /// What counts and logs a loss, from when the lock is granted.
+    listener: OnceLock<Box<dyn LossListener>>,
 }
 
 impl LossSignal {
@@ -25,19 +29,16 @@ impl LossSignal {
         if self.loss.set(loss).is_ok() {
             // Whoever begins to listen now sees the loss, or is seen here.
             fence(SeqCst);
-            if let Some((keeper, held)) = self.listener.get()
-                && let Some(keeper) = keeper.upgrade()
-            {
-                keeper.report(held.clone());
+            if let Some(listener) = self.listener.get() {
+                listener.lost();
             }
             self.wake();
         }
     }
 
-    /// Has a loss counted and logged when it comes, by the keeper. One that has come already is the caller's
-    /// to look for.
-    pub(crate) fn report_to(&self, keeper: &Arc<Keeper>, held: &Arc<LeaseState>) {
-        let _ = self.listener.set((Arc::downgrade(keeper), Arc::downgrade(held)));
+    /// Tells `listener` of a loss when it comes. One that has come already is the caller's to look for.
+    pub(crate) fn report_to(&self, listener: Box<dyn LossListener>) {
+        let _ = self.listener.set(listener);
         fence(SeqCst);
     }
 

@@ -186,7 +186,7 @@ async fn an_extension_whose_answer_is_lost_lengthens_nothing_and_the_next_one_do
     let proxy = Proxy::start(cluster[0].addr());
     let url = format!("{}?timeout=2s", cluster.url_at(&proxy.addr().to_string()));
     let locks = connect(&url).await;
-    let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
     let before = guard.valid_until_boottime();
     proxy.hold_answers();
     let error = bounded("the caller is told", guard.extend_to(LONG)).await.unwrap_err();

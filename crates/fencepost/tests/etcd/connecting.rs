@@ -74,7 +74,7 @@ async fn a_user_without_rights_to_a_name_is_told_so() {
 async fn a_renewal_that_is_refused_or_not_answered_says_so_once() {
     let cluster = with_a_user_for("app/");
     let locks = connect(&format!("etcd://app:secret@{}?timeout=6s", cluster[0].addr())).await;
-    let guard = patient(&locks, "app/a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "app/a").without_renewal().acquire().await.unwrap();
     let words = ["role", "revoke-permission", "--prefix=true", "locks", "app/"];
     assert_ne!(cluster.etcdctl(&words), "", "{words:?}");
     let refused = guard.extend().await.unwrap_err().to_string();

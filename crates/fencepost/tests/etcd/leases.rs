@@ -87,7 +87,7 @@ async fn a_lock_that_is_not_renewed_ends_though_its_lease_lives_on() {
     let cluster = Cluster::start(1);
     let (locks, rival) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let renewed = locks.lock("renewed").ttl(ms(5000)).acquire().await.unwrap();
-    let ends = locks.lock("ends").ttl(ms(5000)).renew(false).acquire().await.unwrap();
+    let ends = locks.lock("ends").ttl(ms(5000)).without_renewal().acquire().await.unwrap();
     let next = take(&rival, "ends").await;
     assert_eq!(ends.state(), State::Lost(Loss::Expired));
     renewed.check().unwrap();
@@ -152,7 +152,7 @@ async fn a_callers_transaction_is_carried_out_only_while_the_lock_is_held() {
 async fn a_key_that_went_to_another_lease_is_brought_back() {
     let cluster = Cluster::start(1);
     let locks = connect(&cluster.url()).await;
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     let key = cluster.keys("a/").pop().unwrap();
     // As an extension does whose answer was lost.
     let granted = cluster.etcdctl(&["lease", "grant", "500"]);

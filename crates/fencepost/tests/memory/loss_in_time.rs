@@ -21,7 +21,7 @@ fn on_manual_clock() -> (ManualClock, Store, Locks) {
 #[tokio::test]
 async fn validity_ends_before_the_store_ends_the_lease() {
     let (clock, store, locks) = on_manual_clock();
-    let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
     clock.leap(TTL - ms(1));
     assert!(guard.state().is_lost());
     assert_eq!(store.held(), 1, "the store still has it");

@@ -18,7 +18,7 @@ async fn the_time_an_answer_took_is_not_valid_time() {
     let locks = store.locks().unwrap();
     store.delay(Call::Acquire, secs(10));
     let acquire = tokio::spawn({
-        let lock = locks.lock("a").ttl(TTL).renew(false);
+        let lock = locks.lock("a").ttl(TTL).without_renewal();
         async move { lock.acquire().await }
     });
     until("the store has granted it", async || store.held() == 1).await;
@@ -66,7 +66,7 @@ async fn an_unanswered_extension_leaves_the_old_validity() {
     let clock = ManualClock::new();
     let store = Store::with_clock(&clock);
     let locks = store.locks().unwrap();
-    let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
     let before = guard.valid_for();
     store.lose_answers(Call::Renew, 1);
     let error = guard.extend_to(secs(300)).await.unwrap_err();

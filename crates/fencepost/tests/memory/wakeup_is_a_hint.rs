@@ -8,7 +8,7 @@ async fn a_waiter_wakes_at_the_end_of_the_lease_by_its_own_clock() {
     let clock = ManualClock::new();
     let store = Store::with_clock(&clock);
     let locks = store.locks().unwrap();
-    let _held = locks.lock("a").ttl(LONG).renew(false).acquire().await.unwrap();
+    let _held = locks.lock("a").ttl(LONG).without_renewal().acquire().await.unwrap();
     let waiter = tokio::spawn({
         let lock = locks.lock("a").ttl(LONG);
         async move { lock.acquire().await.unwrap() }

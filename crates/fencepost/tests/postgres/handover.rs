@@ -291,7 +291,7 @@ async fn a_lock_that_was_handed_over_can_be_forced_back() {
     }
     // And one with a short ttl lasts no longer than that.
     let held = take(&one, "b").await;
-    let short = two.lock("b").ttl(ms(1_500)).renew(false).wait(LONG);
+    let short = two.lock("b").ttl(ms(1_500)).without_renewal().wait(LONG);
     let waits = tokio::spawn(async move { short.acquire().await.unwrap() });
     until("it is on the list", async || database.psql("SELECT count(*) FROM fencepost.waiters") != "0").await;
     held.release().await.unwrap();

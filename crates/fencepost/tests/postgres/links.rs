@@ -201,7 +201,7 @@ async fn an_extension_whose_answer_is_lost_lengthens_nothing() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
     let locks = Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
-    let guard = locks.lock("a").ttl(ms(30_000)).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(ms(30_000)).without_renewal().acquire().await.unwrap();
     let before = guard.valid_until_boottime();
     proxy.hold_answers();
     let cut = async {

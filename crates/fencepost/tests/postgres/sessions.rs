@@ -25,7 +25,7 @@ async fn a_guard_that_lost_its_session_gives_the_lease_back_when_it_goes() {
 async fn a_lease_that_ended_frees_the_advisory_lock_though_the_guard_lives() {
     let database = Database::new();
     let locks = database.locks().await;
-    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     bounded("the lease ends", guard.lost()).await;
     database.is_clear().await;
     assert!(matches!(guard.release().await, Err(Error::Lost { why: Loss::Expired, .. })));
@@ -61,7 +61,7 @@ async fn the_advisory_lock_is_given_back_though_somebody_has_locked_the_row() {
     let url = format!("{}?timeout=3s", database.server.url(&database.name));
     let locks = fencepost::Locks::connect(&url).await.unwrap();
     let other = take(&locks, "other").await;
-    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     let mut psql = Psql::start(&database);
     psql.tell("BEGIN");
     assert_eq!(psql.ask("SELECT 1 FROM fencepost.locks WHERE name = 'a' FOR UPDATE"), "1");
@@ -211,7 +211,7 @@ async fn a_force_release_takes_nothing_from_the_next_holder() {
 async fn the_token_of_a_holder_that_was_asked_to_let_go_still_names_it() {
     let database = Database::new();
     let (locks, operator) = (database.locks().await, database.locks().await);
-    let guard = locks.lock("a").ttl(LONG).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(LONG).without_renewal().acquire().await.unwrap();
     let asked = operator.force_release("a", "please").await.unwrap().unwrap();
     let seen = operator.show("a").await.unwrap().unwrap();
     assert_eq!((seen.token, seen.revoked.as_deref()), (Some(guard.token()), Some("please")));
@@ -252,7 +252,7 @@ async fn what_is_detached_is_not_given_back_though_the_answer_is_late() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());
     let locks = fencepost::Locks::connect(&database.url_over(proxy.addr())).await.unwrap();
-    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     proxy.hold_answers();
     let detached = tokio::spawn(guard.detach());
     // By our clock the lease has ended, and the session has been looked after since.

@@ -40,7 +40,7 @@ async fn a_waiter_at_a_demoted_master_is_not_told_of_a_lock_that_others_get() {
         let (master, replica, address) = pair().await;
         let holder = connect(&master).await;
         let held =
-            holder.lock("a").ttl(secs(60)).renew(false).acquire().await.unwrap().detach().await.unwrap();
+            holder.lock("a").ttl(secs(60)).without_renewal().acquire().await.unwrap().detach().await.unwrap();
         let locks = Locks::connect(&master.url_at(address.addr())).await.unwrap();
         let waiter = tokio::spawn({
             let lock = locks.lock("a").ttl(secs(60));

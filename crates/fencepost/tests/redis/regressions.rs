@@ -23,7 +23,7 @@ async fn by_push(server: &Arc<Server>, lock: fencepost::Lock) -> fencepost::Resu
 #[tokio::test]
 async fn a_lock_by_push_that_is_not_renewed_still_gets_its_whole_ttl() {
     let server = Arc::new(Server::start());
-    let lock = connect(&server).await.lock("a").ttl(Duration::from_secs(3600)).renew(false);
+    let lock = connect(&server).await.lock("a").ttl(Duration::from_secs(3600)).without_renewal();
     let guard = by_push(&server, lock).await.unwrap();
     let counted = server.clone();
     let whole = move || counted.cli(&["PTTL", "lock:a"]).parse::<u64>().unwrap() > 1_000_000;
@@ -41,7 +41,7 @@ async fn the_wait_for_a_push_is_no_slow_round_trip() {
     // A push that comes too late for its short term is settled by an answer instead, which does count.
     for _ in 0..5 {
         let client = connect(&server).await;
-        let guard = by_push(&server, client.lock("a").ttl(ms(900)).renew(false)).await;
+        let guard = by_push(&server, client.lock("a").ttl(ms(900)).without_renewal()).await;
         pushed |= guard.is_ok() && client.stats().round_trips.count == 0;
         drop(guard);
     }

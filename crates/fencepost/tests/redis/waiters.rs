@@ -114,7 +114,7 @@ async fn waiters_that_died_cost_nothing_though_somebody_listens_to_everything() 
 async fn a_long_queue_asks_little() {
     let server = Server::start();
     let (holder, locks) = (connect(&server).await, connect(&server).await);
-    let held = holder.lock("a").ttl(secs(60)).renew(false).acquire().await.unwrap();
+    let held = holder.lock("a").ttl(secs(60)).without_renewal().acquire().await.unwrap();
     let waiters: Vec<_> = (0..200)
         .map(|_| {
             let lock = locks.lock("a");

@@ -21,13 +21,13 @@ async fn show_tells_what_each_node_has() {
     let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
     assert_eq!(operator.show("a").await.unwrap(), None);
     fleet[3].kill();
-    let guard = patient(&locks, "a").note("nightly").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").note("nightly").without_renewal().acquire().await.unwrap();
     fleet[1].restart_empty();
     let holder = bounded("a view of all nodes", async {
         loop {
             let holder = operator.show("a").await.unwrap().unwrap();
             // It is connected to again after a while.
-            let back = holder.nodes[1].trouble.as_ref().is_some_and(|why| why.contains("does not vote"));
+            let back = holder.nodes[1].problem.as_ref().is_some_and(|why| why.contains("does not vote"));
             if back && holder.nodes[0].holds && holder.nodes[2].holds && holder.nodes[4].holds {
                 return holder;
             }
@@ -40,11 +40,11 @@ async fn show_tells_what_each_node_has() {
     for (index, node) in holder.nodes.iter().enumerate() {
         assert!(node.node.contains(&fleet[index].addr().to_string()), "{node:?}");
         let fine = ![1, 3].contains(&index);
-        assert_eq!((node.holds, node.trouble.is_none()), (fine, fine), "{node:?}");
+        assert_eq!((node.holds, node.problem.is_none()), (fine, fine), "{node:?}");
         assert_eq!(node.counter, fine.then(|| guard.token().get()), "{node:?}");
         assert_eq!(node.expires_in_ms.is_some(), fine, "{node:?}");
     }
-    assert!(holder.nodes[3].trouble.as_ref().unwrap().contains("does not answer"), "{holder:?}");
+    assert!(holder.nodes[3].problem.as_ref().unwrap().contains("does not answer"), "{holder:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,7 +154,7 @@ async fn a_victim_that_hears_nothing_learns_it_at_its_next_renewal() {
 async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
     let mut fleet = declared(3, CALM).await;
     let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
-    let victim = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let victim = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
     fleet[2].restart_empty();
     fleet[1].cli(&["DEL", "lock:a"]);

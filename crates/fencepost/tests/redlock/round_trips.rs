@@ -201,7 +201,7 @@ async fn many_callers_at_once_are_all_served() {
     let fleet = declared(3, CALM).await;
     let locks = connect_to_all(&fleet, &format!("{CALM}&timeout=30s")).await;
     let callers = (0..1200).map(|number| {
-        let lock = locks.lock(format!("job:{number}")).ttl(LONG).renew(false);
+        let lock = locks.lock(format!("job:{number}")).ttl(LONG).without_renewal();
         tokio::spawn(async move { lock.acquire().await })
     });
     let callers: Vec<_> = callers.collect();

@@ -11,7 +11,7 @@ use crate::fleet::{
 
 /// A lock that only nodes 0 and 1 of three have: any other majority needs the vote of one of them.
 async fn held_by_a_bare_majority(fleet: &Fleet, locks: &Locks) -> Guard {
-    let guard = patient(locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(locks, "a").without_renewal().acquire().await.unwrap();
     until("the last node has it, too", async || holds(&fleet[2], "a")).await;
     fleet[2].cli(&["DEL", "lock:a"]);
     guard
@@ -23,7 +23,7 @@ async fn a_rival_does_not_get_the_vote(fleet: &Fleet, guard: Guard, why: &str) {
     assert!(rival.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
     assert!(!holds(&fleet[1], "a"));
     let nodes = rival.show("a").await.unwrap().unwrap().nodes;
-    let trouble = nodes[1].trouble.as_deref().unwrap();
+    let trouble = nodes[1].problem.as_deref().unwrap();
     assert!(trouble.contains("does not vote for another") && trouble.contains(why), "{trouble}");
     // The vote is refused by the node, not by what this client knows.
     fleet[2].pause();
@@ -59,7 +59,7 @@ async fn s04_a_node_restarted_from_an_old_snapshot_does_not_give_its_vote_again(
 async fn s04_a_key_that_came_back_with_an_old_snapshot_counts_for_nothing() {
     let mut fleet = declared(3, CALM).await;
     let locks = connect_to_all(&fleet, CALM).await;
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     until("all nodes have it", async || fleet.iter().all(|node| holds(node, "a"))).await;
     let before = fleet[1].snapshot();
     fleet[1].restart_from(&before);
@@ -79,7 +79,7 @@ const QUARANTINE: u64 = 3_000_000;
 async fn nobody_acquires_before_the_quarantine_ends(fleet: &mut Fleet, lose: impl Fn(&mut Server)) {
     let locks = connect(fleet, QUICK).await;
     // No renewal tells it of the loss: it is valid for all of its time.
-    let held = locks.lock("a").ttl(ms(1000)).renew(false).acquire().await.unwrap();
+    let held = locks.lock("a").ttl(ms(1000)).without_renewal().acquire().await.unwrap();
     let mut lost_at = Vec::new();
     for node in 0..fleet.len() {
         lost_at.push(clock(&fleet[node]));

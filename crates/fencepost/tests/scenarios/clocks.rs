@@ -72,14 +72,14 @@ async fn s12_a_clock_that_leaps_ahead_does_not_bring_a_second_holder() {
     let (fleet, locks) = with_a_wrong_clock(3, 0).await;
     let rival = connect(&fleet, CALM).await;
     use_once(&rival).await;
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     until("the last node has it, too", async || holds(&fleet[2], "a")).await;
     fleet[2].cli(&["DEL", "lock:a"]);
     // Its leases end early: the rival would now have nodes 0 and 2.
     fleet[0].set_clock(HOUR);
     assert!(!matches!(rival.lock("a").ttl(LONG).try_acquire().await, Ok(Some(_))));
     let nodes = rival.show("a").await.unwrap().unwrap().nodes;
-    assert!(nodes[0].trouble.as_ref().is_some_and(|trouble| trouble.contains("leapt")), "{nodes:?}");
+    assert!(nodes[0].problem.as_ref().is_some_and(|trouble| trouble.contains("leapt")), "{nodes:?}");
     guard.check().unwrap();
     // The other two are a majority.
     drop(guard);
@@ -118,7 +118,7 @@ async fn s13_where_a_clock_goes_back_a_lock_lasts_longer_and_never_less() {
     let (fleet, locks) = with_a_wrong_clock(3, 0).await;
     let rival = connect(&fleet, CALM).await;
     let before = use_once(&rival).await;
-    let guard = locks.lock("a").ttl(ms(3000)).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(ms(3000)).without_renewal().acquire().await.unwrap();
     let (token, end) = (guard.token().get(), guard.valid_until_boottime().unwrap());
     fleet.iter().for_each(|node| node.set_clock(-HOUR));
     until("its time is over", async || boottime() > end + ms(500)).await;

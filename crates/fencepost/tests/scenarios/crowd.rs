@@ -85,7 +85,8 @@ async fn turn(client: &Client, lock: &Lock, counts: &Counts) {
     let is_long = counts.begun.fetch_add(1, Ordering::SeqCst).is_multiple_of(LONG_ONES);
     client.invoke("a");
     // An outage is no failure of the test; what it lets happen would be.
-    let Ok(guard) = lock.clone().renew(!is_long).acquire().await else {
+    let lock = if is_long { lock.clone().without_renewal() } else { lock.clone() };
+    let Ok(guard) = lock.acquire().await else {
         counts.refused.fetch_add(1, Ordering::SeqCst);
         return client.gave_up("outage");
     };

@@ -116,7 +116,7 @@ async fn s44_compaction_stops_neither_a_waiter_nor_the_watch_of_a_holder() {
     let proxy = Proxy::start(cluster[0].addr());
     let far = connect(&cluster.url_at(&proxy.addr().to_string())).await;
     let near = connect(&cluster.url()).await;
-    let held = patient(&far, "a").renew(false).acquire().await.unwrap();
+    let held = patient(&far, "a").without_renewal().acquire().await.unwrap();
     let other = take(&near, "b").await;
     let waits = waiter(patient(&far, "b"), &far).await;
     until("it is in the queue", async || cluster.keys("b/").len() == 2).await;
@@ -160,7 +160,8 @@ async fn s45_a_lock_is_lost_when_the_cluster_is_restored_from_an_older_snapshot(
             cluster.etcdctl(&["put", "x", "y"]);
         }
         // By a renewal, or by what looks after the lock when its watch ends.
-        let lock = patient(&locks, "a").renew_every(ms(100)).renew(renew);
+        let lock = patient(&locks, "a").renew_every(ms(100));
+        let lock = if renew { lock } else { lock.without_renewal() };
         let held = lock.acquire().await.unwrap();
         cluster[0].restore(&snapshot);
         let rival = connect(&cluster.url()).await;

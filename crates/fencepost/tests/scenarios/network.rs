@@ -55,7 +55,7 @@ async fn s15_a_grant_that_was_long_under_way_is_valid_from_its_sending_on() {
     let links = fleet.proxies();
     let url = |parameters: &str| fleet.url_through(&links, parameters);
     let (late, rival) = (Locks::connect(&url(NAMED)).await.unwrap(), connect(&fleet, NAMED).await);
-    let lock = late.lock("a").ttl(ms(1000)).renew(false);
+    let lock = late.lock("a").ttl(ms(1000)).without_renewal();
     // Its connections are all there behind this: answers are held back that it asks for, not greetings.
     until("it is granted everywhere", async || {
         let _guard = lock.try_acquire().await;

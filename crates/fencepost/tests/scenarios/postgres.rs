@@ -74,7 +74,9 @@ async fn s40_a_holder_that_cannot_be_reached_is_lost_before_the_next_one_gets_th
     // has its clock alone.
     for renew in [true, false] {
         // Longer than the time after its end in which nobody ends the session.
-        let guard = locks.lock("a").ttl(ms(3000)).renew(renew).wait(LONG).acquire().await.unwrap();
+        let lock = locks.lock("a").ttl(ms(3000)).wait(LONG);
+        let lock = if renew { lock } else { lock.without_renewal() };
+        let guard = lock.acquire().await.unwrap();
         let other = locks.lock("b").ttl(LONG).wait(LONG).acquire().await.unwrap();
         proxy.stall();
         // Its session keeps the advisory lock until somebody who waits ends it.

@@ -12,7 +12,7 @@ async fn one_is_done_without(locks: &Locks, why: &str) {
     use_once(locks).await;
     let guard = take(locks).await;
     let nodes = locks.show("a").await.unwrap().unwrap().nodes;
-    let trouble = nodes[0].trouble.as_deref().unwrap_or_default();
+    let trouble = nodes[0].problem.as_deref().unwrap_or_default();
     assert!(trouble.contains("not usable") && trouble.contains(why), "{trouble}");
     assert!(!nodes[0].holds && nodes[1..].iter().filter(|node| node.holds).count() >= 3, "{nodes:?}");
     guard.release().await.unwrap();

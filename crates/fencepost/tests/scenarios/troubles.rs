@@ -221,7 +221,7 @@ async fn s27_a_replica_that_lost_its_master_has_no_vote() {
     is_not_missed(&fleet, &locks).await;
     let guard = take(&locks).await;
     let nodes = locks.show("a").await.unwrap().unwrap().nodes;
-    assert!(nodes[0].trouble.is_some() && !nodes[0].holds, "{nodes:?}");
+    assert!(nodes[0].problem.is_some() && !nodes[0].holds, "{nodes:?}");
     guard.release().await.unwrap();
 }
 

@@ -8,7 +8,7 @@ use crate::stage::{Part, SHORT, bounded, patient, take, until, use_once};
 async fn a_deleted_node_is_a_loss_at_once() {
     let part = Part::new();
     let locks = part.locks().await;
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     let node = part.contenders().swap_remove(0);
     assert!(part.server.client().delete(&format!("{}/fencepost/a/{node}", part.chroot)).unwrap());
     // Nobody renews it: only the watch can tell.
@@ -19,7 +19,7 @@ async fn a_deleted_node_is_a_loss_at_once() {
 async fn a_deletion_during_an_outage_is_told_after_it() {
     let part = Part::new();
     let locks = part.behind_link().await;
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     // With this answer its node is watched.
     guard.extend().await.unwrap();
     part.link.cut();
@@ -33,7 +33,7 @@ async fn a_deletion_during_an_outage_is_told_after_it() {
 async fn a_polite_force_release_is_told_at_once() {
     let part = Part::new();
     let (locks, operator) = (part.locks().await, part.locks().await);
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     let revoked = operator.force_release("a", "drained").await.unwrap().unwrap();
     assert!(!revoked.freed && revoked.token > guard.token());
     let reason = Loss::force_released("drained");
@@ -63,7 +63,7 @@ async fn a_lease_that_nobody_renews_ends_though_its_session_lives() {
     let (locks, rival) = (part.locks().await, part.locks().await);
     // Of the same ttl, so of the same session, which its renewals keep alive.
     let other = locks.lock("b").ttl(SHORT).acquire().await.unwrap();
-    let guard = locks.lock("a").ttl(SHORT).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     let next = bounded("the lease ends", take(&rival)).await;
     assert!(guard.state().is_lost());
     other.check().unwrap();

@@ -77,7 +77,7 @@ async fn a_server_that_lost_its_data_ends_all_locks_in_time() {
 async fn a_session_that_the_server_does_not_know_ends_all_its_locks_at_once() {
     let mut server = Server::start();
     let locks = Locks::connect(&server.url()).await.unwrap();
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     server.restart_empty();
     // A server that has seen fewer transactions than we have refuses us; one that has seen more knows better.
     let mut client = server.client();
@@ -114,7 +114,7 @@ async fn a_thousand_locks_with_long_names_survive_a_reset_connection() {
     for number in 0..1000 {
         // Each byte is three in the path: what is watched has more than a megabyte of names.
         let name = format!("{number}{}", "%".repeat(450));
-        let guard = locks.lock(name).ttl(LONG).renew(false).acquire().await.unwrap();
+        let guard = locks.lock(name).ttl(LONG).without_renewal().acquire().await.unwrap();
         // With this answer its node is watched.
         guard.extend().await.unwrap();
         guards.push(guard);

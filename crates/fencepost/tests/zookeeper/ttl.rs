@@ -35,7 +35,7 @@ async fn a_server_with_other_limits_can_still_be_looked_at() {
 async fn a_lease_is_not_extended_beyond_its_session() {
     let part = Part::new();
     let locks = part.locks().await;
-    let guard = locks.lock("a").ttl(Duration::from_secs(20)).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(Duration::from_secs(20)).without_renewal().acquire().await.unwrap();
     let end = guard.valid_until_boottime();
     let error = guard.extend_to(LONG).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("20s"), "{error}");
@@ -50,7 +50,7 @@ async fn a_lease_is_not_extended_beyond_its_session() {
 async fn a_guard_does_not_outlive_a_session_that_another_server_shortens() {
     let mut server = Server::start();
     let locks = Locks::connect(&server.url()).await.unwrap();
-    let guard = patient(&locks, "a").renew(false).acquire().await.unwrap();
+    let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     // Heartbeats are frequent enough to keep the shorter session, so that nothing but its length can end the
     // guard.
     server.restart_with("maxSessionTimeout=30000");

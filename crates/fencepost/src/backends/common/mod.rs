@@ -1,7 +1,14 @@
 //! What more than one store uses. Nothing here knows a store.
 
+#[cfg(any(
+    feature = "etcd",
+    feature = "file",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
 pub(in crate::backends) mod backoff;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redlock", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redlock"))]
 pub(in crate::backends) mod batch;
 pub(in crate::backends) mod parameter;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]

@@ -2,6 +2,7 @@
 
 /// One `key=value` of a store URL. Each store lists its own in `config.rs`, in the order of its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Parameter {
     /// The key.
     pub name: &'static str,
@@ -12,6 +13,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
+    #[allow(dead_code)] // for most stores
     pub(in crate::backends) const fn new(
         name: &'static str,
         default: &'static str,

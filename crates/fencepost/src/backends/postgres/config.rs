@@ -73,6 +73,7 @@ pub(crate) struct Config {
     pub(super) durable: bool,
     /// With its schema: the functions look nowhere else.
     pub(super) sequence: Option<String>,
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(super) encryption: Encryption,
     /// The password may be sent as it is.
     pub(super) cleartext: bool,
@@ -85,6 +86,7 @@ pub(super) enum Encryption {
     /// If the server does, whoever it is.
     Preferred,
     /// With a server that proves who it is.
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     Verified(TlsFiles),
 }
 

@@ -39,6 +39,7 @@ impl Schema {
     }
 
     /// Takes tokens from this sequence instead of the clock. Named with its schema, as in `app.fence`.
+    #[must_use]
     pub fn sequence(mut self, name: impl Into<String>) -> Self {
         self.config.sequence = Some(name.into());
         self

@@ -88,7 +88,7 @@ pub(super) async fn show(nodes: &Arc<Nodes>, name: &Name) -> Result<Option<Holde
     let Some((mut holder, value)) = holder(name, &readings, 0) else { return Ok(None) };
     for (node, reading) in nodes.each.iter().zip(&readings) {
         let entry = reading.as_ref().ok().and_then(|reading| reading.entries.first());
-        let trouble = match reading.as_ref().map(|reading| &reading.standing) {
+        let problem = match reading.as_ref().map(|reading| &reading.standing) {
             Ok(Standing::Votes) => None,
             Err(verdict) | Ok(Standing::Refused(verdict) | Standing::GreetFirst(verdict)) => Some(verdict),
         };
@@ -97,7 +97,7 @@ pub(super) async fn show(nodes: &Arc<Nodes>, name: &Name) -> Result<Option<Holde
             holds: entry.is_some_and(|entry| entry.victim() == Some(&value)),
             counter: entry.and_then(|entry| entry.counter),
             expires_in_ms: entry.and_then(|entry| u64::try_from(entry.ttl).ok()),
-            trouble: trouble.map(ToString::to_string),
+            problem: problem.map(ToString::to_string),
         });
     }
     Ok(Some(holder))

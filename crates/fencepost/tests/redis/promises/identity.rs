@@ -7,7 +7,7 @@ on_redis!(a_release_leaves_a_foreign_value_alone, a_renewal_leaves_a_foreign_val
 
 async fn a_release_leaves_a_foreign_value_alone(stage: Stage) {
     let locks = stage.locks().await;
-    let guard = locks.lock("a").ttl(LONG).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(LONG).without_renewal().acquire().await.unwrap();
     stage.server().cli(&["SET", "lock:a", "somebody else"]);
     assert!(matches!(guard.release().await, Err(Error::Lost { why: Loss::Taken, .. })));
     assert_eq!(stage.server().cli(&["GET", "lock:a"]), "somebody else");

@@ -43,7 +43,7 @@ async fn an_acquire_whose_answer_is_lost_holds_nothing(stage: Stage) {
 async fn an_extension_whose_answer_is_lost_lengthens_nothing(stage: Stage) {
     let proxy = Proxy::start(stage.server().addr());
     let locks = Locks::connect(&stage.server().url_at(proxy.addr())).await.unwrap();
-    let guard = locks.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
     // By now the keeper has a connection.
     guard.extend().await.unwrap();
     let (before, name) = (guard.valid_until_boottime(), "lock:a");

@@ -88,6 +88,7 @@ impl ScriptBatch {
 
 /// What is called with the next reply: nothing, one call, or one for each step of a script call.
 pub(super) struct PendingReply {
+    #[cfg_attr(not(feature = "redlock"), allow(dead_code))]
     pub(super) sent: Option<Moment>,
     pub(super) calls: Vec<Call>,
 }

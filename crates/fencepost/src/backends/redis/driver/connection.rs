@@ -140,6 +140,7 @@ impl Connection {
 
     /// Puts a command into the buffer, sent at `sent`. `call` is called with the reply right where that is
     /// read: so many replies come to one decision, and only that wakes somebody. Not called if this fails.
+    #[cfg_attr(not(feature = "redlock"), allow(dead_code))]
     pub(in crate::backends) fn send_calling<'a>(
         &self,
         parts: impl Iterator<Item = Part<'a>> + Clone,
@@ -200,6 +201,7 @@ impl Connection {
 
     /// How many requests are unanswered, and since when the first of them is, if it told; `None` if it has
     /// ended.
+    #[cfg_attr(not(feature = "redlock"), allow(dead_code))]
     pub(in crate::backends) fn backlog(&self) -> Option<(usize, Option<Moment>)> {
         let shared = lock(&self.shared);
         let oldest = shared.pending.front().map_or(shared.batch.sent, |reply| reply.sent);
@@ -207,6 +209,7 @@ impl Connection {
     }
 
     /// Whether it has ended.
+    #[cfg_attr(not(feature = "redlock"), allow(dead_code))]
     pub(in crate::backends) fn has_ended(&self) -> bool {
         lock(&self.shared).ended.is_some()
     }

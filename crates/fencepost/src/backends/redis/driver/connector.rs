@@ -23,6 +23,7 @@ pub(in crate::backends) struct Greeting {
     /// What to call the scripts by.
     pub(in crate::backends) scripts: Vec<String>,
     /// The reply to the last command.
+    #[cfg_attr(not(feature = "redlock"), allow(dead_code))]
     pub(in crate::backends) last: Value,
 }
 

@@ -135,6 +135,7 @@ impl Ready {
         self.extend(&[word]);
     }
 
+    #[cfg_attr(not(feature = "redlock"), allow(dead_code))]
     pub(in crate::backends) fn push_number(&mut self, number: u64) {
         self.push(&number.to_string());
     }
