@@ -1,8 +1,8 @@
 //! A real `redis-server` on a loopback port and a unix socket, without persistence unless asked for.
 
 mod config;
-mod fleet;
 mod local;
+mod nodes;
 mod resp;
 mod stage;
 
@@ -14,8 +14,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 pub use config::Config;
-pub use fleet::Fleet;
 pub use local::{LOCAL, LOCAL_REDLOCK};
+pub use nodes::Nodes;
 pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};

@@ -1,6 +1,6 @@
 //! One Redis and three of them, as stores under test.
 
-use super::{Fleet, Server};
+use super::{Nodes, Server};
 use crate::conformance::{Logged, Stage, TestStore};
 use crate::eventually;
 
@@ -14,9 +14,9 @@ pub(super) fn stage() -> Stage {
 
 /// Three that were declared to be new.
 pub(super) fn redlock_stage() -> Stage {
-    let fleet = Fleet::start(3);
-    declare(&fleet.url_with(TERMS));
-    Stage::new(fleet)
+    let nodes = Nodes::start(3);
+    declare(&nodes.url_with(TERMS));
+    Stage::new(nodes)
 }
 
 fn declare(url: &str) {
@@ -58,7 +58,7 @@ impl TestStore for Server {
     }
 }
 
-impl TestStore for Fleet {
+impl TestStore for Nodes {
     fn url(&self) -> String {
         self.url_with(TERMS)
     }

@@ -22,7 +22,7 @@ mod database;
 mod family;
 #[allow(dead_code)]
 #[path = "../redlock/stage.rs"]
-mod fleet;
+mod redis_nodes;
 #[allow(dead_code)]
 #[path = "../zookeeper/stage.rs"]
 mod zoo;
