@@ -112,11 +112,13 @@ def cycle(redis_url: str, redlock_url: str) -> None:
 
 def cycle16(redis_url: str, redlock_url: str) -> None:
     cycles("acquire + release, one Redis, 16 workers", rounds(SINGLE, 16, redis_url, redlock_url), "redis-py")
-    cycles("acquire + release, five Redis, 16 workers", rounds(REDLOCK, 16, redis_url, redlock_url), "redlock-py x5")
+    found = rounds(REDLOCK, 16, redis_url, redlock_url)
+    cycles("acquire + release, five Redis, 16 workers", found, "redlock-py x5")
 
 
 def redlock_cycle(redis_url: str, redlock_url: str) -> None:
-    cycles("acquire + release, five Redis, 1 worker", rounds(REDLOCK, 1, redis_url, redlock_url), "redlock-py x5")
+    found = rounds(REDLOCK, 1, redis_url, redlock_url)
+    cycles("acquire + release, five Redis, 1 worker", found, "redlock-py x5")
 
 
 def handover(redis_url: str, redlock_url: str) -> None:

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::conformance::Stage;
+use crate::conformance::Harness;
 use crate::history::{Cause, Excuse};
 use crate::process::state;
 use crate::{etcd, file, postgres, redis, zookeeper};
@@ -26,7 +26,7 @@ pub struct Store {
     /// this ttl. The last argument: the server led the others, and another one does now.
     pub excuse: fn(Blow, Duration, bool) -> Option<(Cause, &'static str)>,
     /// Starts it to be held to its promises.
-    pub stage: fn() -> Stage,
+    pub harness: fn() -> Harness,
 }
 
 /// All of them.

@@ -20,7 +20,7 @@ pub static LOCAL: Store = Store {
              renewal",
         ))
     },
-    stage: super::stage::stage,
+    harness: super::harness::harness,
 };
 
 /// Five of them for Redlock.
@@ -37,7 +37,7 @@ pub static LOCAL_REDLOCK: Store = Store {
     },
     blows: &[Blow::Kill, Blow::Pause, Blow::Empty],
     excuse: |_, _, _| None,
-    stage: super::stage::redlock_stage,
+    harness: super::harness::redlock_harness,
 };
 
 fn missing() -> Option<&'static str> {

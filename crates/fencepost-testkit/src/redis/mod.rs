@@ -1,10 +1,10 @@
 //! A real `redis-server` on a loopback port and a unix socket, without persistence unless asked for.
 
 mod config;
+mod harness;
 mod local;
 mod nodes;
 mod resp;
-mod stage;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -10,7 +10,7 @@ use super::{LONG, Peer};
 
 const PARAMETERS: &str = "max_ttl=20m";
 
-async fn stage(ttl: Duration) -> (Nodes, Locks, Peer) {
+async fn set_up(ttl: Duration) -> (Nodes, Locks, Peer) {
     let nodes = Nodes::start(5);
     let url = nodes.url_with(PARAMETERS);
     Locks::init(&url).await.unwrap();
@@ -21,7 +21,7 @@ async fn stage(ttl: Duration) -> (Nodes, Locks, Peer) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_cannot_have_what_we_hold() {
-    let (_nodes, locks, mut peer) = stage(LONG).await;
+    let (_nodes, locks, mut peer) = set_up(LONG).await;
     let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
     assert_eq!(peer.ask("try"), "busy");
     guard.extend().await.unwrap();
@@ -33,7 +33,7 @@ async fn a_peer_cannot_have_what_we_hold() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn we_cannot_have_what_a_peer_holds() {
-    let (_nodes, locks, mut peer) = stage(LONG).await;
+    let (_nodes, locks, mut peer) = set_up(LONG).await;
     assert_eq!(peer.ask("try"), "held");
     assert!(locks.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
     let error = locks.lock("a").ttl(LONG).wait(Duration::from_secs(2)).acquire().await.unwrap_err();
@@ -49,7 +49,7 @@ async fn we_cannot_have_what_a_peer_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_of_ours_gets_the_lock_when_a_peers_lease_ends() {
-    let (_nodes, locks, mut peer) = stage(Duration::from_secs(2)).await;
+    let (_nodes, locks, mut peer) = set_up(Duration::from_secs(2)).await;
     assert_eq!(peer.ask("try"), "held");
     let guard = locks.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
     // Its late release does not touch ours.
@@ -61,7 +61,7 @@ async fn a_waiter_of_ours_gets_the_lock_when_a_peers_lease_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_and_we_take_turns() {
-    let (_nodes, locks, mut peer) = stage(LONG).await;
+    let (_nodes, locks, mut peer) = set_up(LONG).await;
     let mut last = 0;
     for _ in 0..10 {
         let guard = locks.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
@@ -77,7 +77,7 @@ async fn a_peer_and_we_take_turns() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn we_lose_to_a_peer_when_our_keys_are_deleted_on_a_majority() {
-    let (nodes, locks, mut peer) = stage(LONG).await;
+    let (nodes, locks, mut peer) = set_up(LONG).await;
     let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
     while nodes.iter().any(|node| node.keys_like("lock:a").is_empty()) {
         tokio::task::yield_now().await;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fencepost_testkit::redis::Nodes;
 
-use crate::stage::{CALM, connect_to_all, declared, ms, take, until};
+use crate::harness::{CALM, connect_to_all, declared, ms, take, until};
 
 /// A client that takes the lock `a` as the algorithm's description has it, and polls for it.
 struct Poller {

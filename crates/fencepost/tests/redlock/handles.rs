@@ -7,7 +7,7 @@ use fencepost::{Error, ForceRelease, Guard, Handle, Locks, Loss};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::{Nodes, Server};
 
-use crate::stage::{
+use crate::harness::{
     CALM, LONG, connect_to_all, counter, declared, holds, is_clear, patient, reads, take, until, use_once,
 };
 

@@ -4,7 +4,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Nodes;
 
-use crate::stage::{
+use crate::harness::{
     CALM, LONG, NODE, QUICK, clock, connect, connect_to_all, declared, ms, ready, take, until, use_once,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! Leases are long here: what is gone was given back.
 
-use crate::stage::{CALM, LONG, connect_to_all, declared, holds, is_clear, ms, take, until, use_once};
+use crate::harness::{CALM, LONG, connect_to_all, declared, holds, is_clear, ms, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_at_a_held_lock_leave_nothing() {

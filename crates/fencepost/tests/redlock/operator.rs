@@ -6,7 +6,7 @@ use fencepost::{Error, ForceRelease, Locks, Loss};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Nodes;
 
-use crate::stage::{
+use crate::harness::{
     CALM, LONG, bounded, connect, connect_to_all, declared, is_clear, ms, patient, reads, take, until,
     use_once,
 };
@@ -139,7 +139,7 @@ async fn a_victim_that_hears_nothing_learns_it_at_its_next_renewal() {
     let nodes = declared(3, CALM).await;
     let locks = connect_to_all(&nodes, CALM).await;
     let victim = take(&locks).await;
-    until("all nodes have it", async || nodes.iter().all(|node| crate::stage::holds(node, "a"))).await;
+    until("all nodes have it", async || nodes.iter().all(|node| crate::harness::holds(node, "a"))).await;
     // Its subscriptions are gone with its connections.
     for node in nodes.iter() {
         node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -155,7 +155,7 @@ async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
     let mut nodes = declared(3, CALM).await;
     let (locks, operator) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     let victim = patient(&locks, "a").renew(false).acquire().await.unwrap();
-    until("all nodes have it", async || nodes.iter().all(|node| crate::stage::holds(node, "a"))).await;
+    until("all nodes have it", async || nodes.iter().all(|node| crate::harness::holds(node, "a"))).await;
     nodes[2].restart_empty();
     nodes[1].cli(&["DEL", "lock:a"]);
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
@@ -169,7 +169,7 @@ async fn a_lock_taken_back_at_once_is_not_brought_back_by_a_victim_that_hears_no
     let locks = connect_to_all(&nodes, CALM).await;
     let handle = take(&locks).await.detach().await.unwrap();
     let victim = locks.lock("a").ttl(LONG).attach(&handle).await.unwrap();
-    until("all nodes have it", async || nodes.iter().all(|node| crate::stage::holds(node, "a"))).await;
+    until("all nodes have it", async || nodes.iter().all(|node| crate::harness::holds(node, "a"))).await;
     // Its subscriptions are gone with its connections.
     for node in nodes.iter() {
         node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);

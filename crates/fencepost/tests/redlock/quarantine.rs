@@ -4,7 +4,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::redis::{Nodes, Server};
 use fencepost_testkit::{LIMIT, Proxy};
 
-use crate::stage::{NODE, QUICK, bounded, clock, connect, declared, ms, quarantined, ready, until};
+use crate::harness::{NODE, QUICK, bounded, clock, connect, declared, ms, quarantined, ready, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_nodes_vote_after_their_quarantine_and_waiters_are_told() {

@@ -2,7 +2,7 @@
 
 use fencepost::{Error, Locks};
 
-use crate::stage::{CALM, LONG, connect, declared, take, use_once};
+use crate::harness::{CALM, LONG, connect, declared, take, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_order_of_the_nodes_and_another_timeout_are_the_same_deployment() {

@@ -3,7 +3,7 @@
 
 use fencepost::{Error, Loss};
 
-use crate::stage::{CALM, connect_to_all, counter, declared, holds, is_clear, take, until};
+use crate::harness::{CALM, connect_to_all, counter, declared, holds, is_clear, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_deleted_on_a_minority_are_made_anew() {

@@ -5,7 +5,7 @@ use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Nodes;
 
-use crate::stage::{
+use crate::harness::{
     CALM, LONG, connect, connect_to_all, counter, declared, holds, patient, take, until, use_once,
 };
 

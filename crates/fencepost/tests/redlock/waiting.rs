@@ -4,7 +4,7 @@ use fencepost::{Guard, Locks};
 use fencepost_testkit::redis::Nodes;
 use tokio::task::JoinHandle;
 
-use crate::stage::{
+use crate::harness::{
     CALM, boottime, bounded, connect_to_all, declared, holds, is_clear, ms, patient, take, until,
 };
 

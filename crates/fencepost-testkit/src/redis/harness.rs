@@ -1,22 +1,22 @@
 //! One Redis and three of them, as stores under test.
 
 use super::{Nodes, Server};
-use crate::conformance::{Logged, Stage, TestStore};
+use crate::conformance::{Harness, Logged, TestStore};
 use crate::eventually;
 
 /// What the nodes of a Redlock are told: that long leases are fine.
 const TERMS: &str = "max_ttl=20m";
 
 /// An empty Redis.
-pub(super) fn stage() -> Stage {
-    Stage::new(Server::start())
+pub(super) fn harness() -> Harness {
+    Harness::new(Server::start())
 }
 
 /// Three that were declared to be new.
-pub(super) fn redlock_stage() -> Stage {
+pub(super) fn redlock_harness() -> Harness {
     let nodes = Nodes::start(3);
     declare(&nodes.url_with(TERMS));
-    Stage::new(nodes)
+    Harness::new(nodes)
 }
 
 fn declare(url: &str) {
