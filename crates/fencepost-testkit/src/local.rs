@@ -30,7 +30,7 @@ pub struct Store {
 }
 
 /// All of them.
-pub const STORES: [Kind; 8] = [
+pub const STORES: &[Kind] = &[
     Kind(&file::LOCAL),
     Kind(&redis::LOCAL),
     Kind(&redis::LOCAL_REDLOCK),
@@ -84,7 +84,7 @@ impl FromStr for Kind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names: Vec<_> = STORES.iter().map(|kind| kind.0.name).collect();
-        let found = STORES.into_iter().find(|kind| kind.0.name == text);
+        let found = STORES.iter().copied().find(|kind| kind.0.name == text);
         found.ok_or_else(|| format!("no such local store; known are {}", names.join(", ")))
     }
 }

@@ -13,11 +13,11 @@ use fencepost_testkit::local::Local;
 use fencepost_testkit::{for_each_store, redis};
 
 macro_rules! stores {
-    ($($store:ident $name:literal),+ $(,)?) => { [$((stringify!($store), $name)),+] };
+    ($($store:ident $name:literal),+ $(,)?) => { &[$((stringify!($store), $name)),+] };
 }
 
 /// What tests call a store, and the test kit.
-const STORES: [(&str, &str); 6] = for_each_store!(stores);
+const STORES: &[(&str, &str)] = for_each_store!(stores);
 
 /// The longest ttl that a test may ask for.
 const TTL: Duration = Duration::from_secs(1200);
@@ -31,7 +31,7 @@ struct Servers {
 impl Servers {
     fn obey(&mut self, words: &[&str]) -> Result<String, String> {
         match words {
-            ["stores"] => Ok(STORES.map(|(store, _)| store).join(" ")),
+            ["stores"] => Ok(STORES.iter().map(|(store, _)| *store).collect::<Vec<_>>().join(" ")),
             ["start", store] => {
                 let name = STORES.iter().find(|(name, _)| name == store).map_or(*store, |(_, name)| name);
                 let local = Local::start(name.parse()?, TTL);
