@@ -15,5 +15,6 @@ mod retry;
 mod clock_free;
 pub mod node;
 mod search;
+#[cfg(test)]
 mod simulation;
 mod timed;
