@@ -26,7 +26,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "7"))
 
 SINGLE = ["raw", "fencepost", "redis-py", "python-redis-lock", "fencepost.aio", "redis-py asyncio"]
 TOKENS = ["raw token", "redis-py token"]
-FLEET = ["raw x5", "fencepost x5", "redlock-py x5", "pottery x5", "fencepost.aio x5", "aioredlock x5"]
+REDLOCK = ["raw x5", "fencepost x5", "redlock-py x5", "pottery x5", "fencepost.aio x5", "aioredlock x5"]
 
 
 class Servers:
@@ -45,9 +45,9 @@ class Servers:
 
 
 class Worker:
-    def __init__(self, peer: str, redis_url: str, fleet: str) -> None:
+    def __init__(self, peer: str, redis_url: str, redlock_url: str) -> None:
         self.peer = peer
-        url = fleet if peer.endswith("x5") else redis_url
+        url = redlock_url if peer.endswith("x5") else redis_url
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py"), peer, url],
             stdin=subprocess.PIPE,
@@ -75,8 +75,8 @@ class Worker:
         self._process.wait()
 
 
-def rounds(peers: list[str], workers: int, redis_url: str, fleet: str) -> dict[str, dict[str, float]]:
-    running = [Worker(peer, redis_url, fleet) for peer in peers]
+def rounds(peers: list[str], workers: int, redis_url: str, redlock_url: str) -> dict[str, dict[str, float]]:
+    running = [Worker(peer, redis_url, redlock_url) for peer in peers]
     seen: dict[str, list[dict[str, Any]]] = {peer: [] for peer in peers}
     for _ in range(ROUNDS):
         for worker in random.sample(running, len(running)):
@@ -106,21 +106,23 @@ def cycles(title: str, found: dict[str, dict[str, float]], base: str) -> None:
     table(title, ["", "p50 us", f"of {base}", "of raw", "per s", f"of {base}"], rows)
 
 
-def cycle(redis_url: str, fleet: str) -> None:
-    cycles("acquire + release, one Redis, 1 worker", rounds(SINGLE, 1, redis_url, fleet), "redis-py")
+def cycle(redis_url: str, redlock_url: str) -> None:
+    cycles("acquire + release, one Redis, 1 worker", rounds(SINGLE, 1, redis_url, redlock_url), "redis-py")
 
 
-def cycle16(redis_url: str, fleet: str) -> None:
-    cycles("acquire + release, one Redis, 16 workers", rounds(SINGLE, 16, redis_url, fleet), "redis-py")
-    cycles("acquire + release, five Redis, 16 workers", rounds(FLEET, 16, redis_url, fleet), "redlock-py x5")
+def cycle16(redis_url: str, redlock_url: str) -> None:
+    cycles("acquire + release, one Redis, 16 workers", rounds(SINGLE, 16, redis_url, redlock_url), "redis-py")
+    found = rounds(REDLOCK, 16, redis_url, redlock_url)
+    cycles("acquire + release, five Redis, 16 workers", found, "redlock-py x5")
 
 
-def fleet_cycle(redis_url: str, fleet: str) -> None:
-    cycles("acquire + release, five Redis, 1 worker", rounds(FLEET, 1, redis_url, fleet), "redlock-py x5")
+def redlock_cycle(redis_url: str, redlock_url: str) -> None:
+    found = rounds(REDLOCK, 1, redis_url, redlock_url)
+    cycles("acquire + release, five Redis, 1 worker", found, "redlock-py x5")
 
 
-def handover(redis_url: str, fleet: str) -> None:
-    found = passing([*TOKENS, *SINGLE[1:], *FLEET[1:]], redis_url, fleet)
+def handover(redis_url: str, redlock_url: str) -> None:
+    found = passing([*TOKENS, *SINGLE[1:], *REDLOCK[1:]], redis_url, redlock_url)
     gaps = {peer: statistics.median(one) * 1e3 for peer, one in found.items()}
     best = min(
         (peer for peer in gaps if peer not in TOKENS and not peer.startswith("fencepost")),
@@ -142,9 +144,9 @@ def handover(redis_url: str, fleet: str) -> None:
     )
 
 
-def passing(peers: list[str], redis_url: str, fleet: str) -> dict[str, list[float]]:
+def passing(peers: list[str], redis_url: str, redlock_url: str) -> dict[str, list[float]]:
     """How long a lock took from one process to the other, for each peer in turns."""
-    pairs = {peer: [Worker(peer, redis_url, fleet) for _ in range(2)] for peer in peers}
+    pairs = {peer: [Worker(peer, redis_url, redlock_url) for _ in range(2)] for peer in peers}
     found: dict[str, list[float]] = {peer: [] for peer in peers}
     for _ in range(ROUNDS):
         for peer in random.sample(peers, len(peers)):
@@ -174,7 +176,7 @@ def gaps_between(pair: list[Worker], redis_url: str) -> list[float]:
     ]
 
 
-def crowd(redis_url: str, fleet: str) -> None:
+def crowd(redis_url: str, redlock_url: str) -> None:
     peers = [
         "raw token",
         "fencepost",
@@ -187,7 +189,7 @@ def crowd(redis_url: str, fleet: str) -> None:
     rates: dict[str, list[float]] = {peer: [] for peer in peers}
     for _ in range(ROUNDS):
         for peer in random.sample(peers, len(peers)):
-            rates[peer].append(hand_overs(peer, redis_url, fleet))
+            rates[peer].append(hand_overs(peer, redis_url, redlock_url))
     found = {peer: statistics.median(mine) for peer, mine in rates.items()}
     best = max(
         (peer for peer in found if peer != "raw token" and not peer.startswith("fencepost")),
@@ -209,9 +211,9 @@ def crowd(redis_url: str, fleet: str) -> None:
     )
 
 
-def hand_overs(peer: str, redis_url: str, fleet: str) -> float:
+def hand_overs(peer: str, redis_url: str, redlock_url: str) -> float:
     """How often a second the lock goes to another process. Taking it again at once is none."""
-    workers = [Worker(peer, redis_url, fleet) for _ in range(CROWD)]
+    workers = [Worker(peer, redis_url, redlock_url) for _ in range(CROWD)]
     name = f"crowd:{random.random()}"
     if peer in TOKENS:
         client(redis_url).lpush(name, "token")
@@ -225,10 +227,10 @@ def hand_overs(peer: str, redis_url: str, fleet: str) -> float:
     return changes * 1e9 / max(1, had[-1][0] - had[0][0])
 
 
-def hold(redis_url: str, fleet: str) -> None:
+def hold(redis_url: str, redlock_url: str) -> None:
     rows = []
     for peer in ("fencepost", "python-redis-lock"):
-        worker = Worker(peer, redis_url, fleet)
+        worker = Worker(peer, redis_url, redlock_url)
         acquired, found = worker.ask("hold 10000 15"), worker.answer()
         worker.close()
         if "held" not in found:
@@ -251,10 +253,10 @@ def client(redis_url: str) -> Any:
     return redis.Redis.from_url(redis_url)
 
 
-def busy(redis_url: str, fleet: str) -> None:
+def busy(redis_url: str, redlock_url: str) -> None:
     rows = []
     for peer in ("fencepost", "python-redis-lock"):
-        worker = Worker(peer, redis_url, fleet)
+        worker = Worker(peer, redis_url, redlock_url)
         found = worker.ask("busy 30")
         worker.close()
         rows.append([peer, str(found.get("gone", found.get("error"))), str(found.get("least_ms", ""))])
@@ -268,7 +270,7 @@ def busy(redis_url: str, fleet: str) -> None:
 MEASURES = {
     "cycle": cycle,
     "cycle16": cycle16,
-    "fleet": fleet_cycle,
+    "redlock": redlock_cycle,
     "handover": handover,
     "crowd": crowd,
     "hold": hold,
@@ -282,11 +284,11 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
     servers = Servers()
-    redis_url, fleet = servers.start("redis"), servers.start("fleet 5")
-    fencepost.init(fleet)
+    redis_url, redlock_url = servers.start("redis"), servers.start("nodes 5")
+    fencepost.init(redlock_url)
     print(f"Python {sys.version.split()[0]}, fencepost {fencepost.__version__}, {os.cpu_count()} cores")
     for name in chosen:
-        MEASURES[name](redis_url, fleet)
+        MEASURES[name](redis_url, redlock_url)
     servers.close()
 
 

@@ -51,11 +51,11 @@ class Raw:
         assert self.reply() == b":1\r\n"
 
 
-class RawFleet:
+class RawNodes:
     """The same on every server at once, waiting for all."""
 
-    def __init__(self, fleet: str) -> None:
-        self._nodes = [Raw(f"redis://{place['host']}:{place['port']}") for place in dictionaries(fleet)]
+    def __init__(self, url: str) -> None:
+        self._nodes = [Raw(f"redis://{place['host']}:{place['port']}") for place in dictionaries(url)]
 
     def acquire(self, name: str) -> str:
         for node in self._nodes:
@@ -84,8 +84,8 @@ class Token:
         assert self._raw.ask(b"LPUSH", name.encode(), b"token").startswith(b":")
 
 
-def dictionaries(fleet: str) -> list[dict[str, Any]]:
-    places = fleet.removeprefix("redlock://").partition("?")[0].split(",")
+def dictionaries(url: str) -> list[dict[str, Any]]:
+    places = url.removeprefix("redlock://").partition("?")[0].split(",")
     return [{"host": place.split(":")[0], "port": int(place.split(":")[1])} for place in places]
 
 
@@ -94,7 +94,7 @@ def blocking(peer: str, url: str) -> Callable[[], tuple[Callable[[str], Any], Ca
     if peer.startswith("raw"):
 
         def make_raw() -> Any:
-            raw = {"raw": Raw, "raw x5": RawFleet, "raw token": Token}[peer](url)
+            raw = {"raw": Raw, "raw x5": RawNodes, "raw token": Token}[peer](url)
             return raw.acquire, raw.release
 
         return make_raw

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::Locks;
 use fencepost_measure::Worker;
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 
 use crate::cycle::runtime;
 use crate::results::{Goal, progress};
@@ -44,8 +44,8 @@ pub(crate) fn run(_: usize) {
         let server = Server::start();
         measure("redis", &server.url(), &[&server], count);
     }
-    let fleet = Fleet::start(5);
-    let url = fleet.url();
+    let nodes = Nodes::start(5);
+    let url = nodes.url();
     runtime().block_on(Locks::init(&url)).expect("a new deployment");
-    measure("redlock", &url, &fleet.iter().collect::<Vec<_>>(), 10_000);
+    measure("redlock", &url, &nodes.iter().collect::<Vec<_>>(), 10_000);
 }

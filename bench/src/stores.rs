@@ -21,10 +21,10 @@ pub(crate) fn run(rounds: usize) {
     let folder = Folder::new("bench");
     measure("file", &format!("file://{}", folder.path().join("locks").display()));
     measure("Redis", &redis::Server::start().url());
-    let fleet = redis::Fleet::start(5);
-    runtime().block_on(Locks::init(&fleet.url())).expect("a new deployment");
-    measure("Redlock, five nodes", &fleet.url());
-    drop(fleet);
+    let nodes = redis::Nodes::start(5);
+    runtime().block_on(Locks::init(&nodes.url())).expect("a new deployment");
+    measure("Redlock, five nodes", &nodes.url());
+    drop(nodes);
     let server = postgres::Server::config().fsync().start();
     measure("PostgreSQL", &server.url(&server.create_database()));
     measure("PostgreSQL, `durable=yes`", &format!("{}?durable=yes", server.url(&server.create_database())));

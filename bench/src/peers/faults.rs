@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -22,25 +22,25 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const BAD: usize = 4;
 
 /// Cycles a second while a node is frozen, and why there are none.
-fn frozen(runtime: &Runtime, fleet: &Fleet, peer: &Peer) -> Result<f64, String> {
+fn frozen(runtime: &Runtime, nodes: &Nodes, peer: &Peer) -> Result<f64, String> {
     let mut team = Team::start(runtime, peer, 1);
     team.ready(runtime);
     team.cycle(runtime, 1, Duration::from_millis(100))?;
-    fleet[BAD].pause();
+    nodes[BAD].pause();
     // Not as `cycle` is asked elsewhere: the cycle that warms up meets the frozen node, too.
     let answer = team.ask(runtime, &format!("cycle 1 {}", SPAN.as_secs_f64()), SPAN + PATIENCE);
     drop(team);
-    fleet[BAD].resume();
+    nodes[BAD].resume();
     let rate = answer?["per_s"].as_f64();
     rate.ok_or_else(|| "no figure".to_owned())
 }
 
-pub(super) fn run(fleet: &Fleet, peers: Vec<Peer>, rounds: usize) {
+pub(super) fn run(nodes: &Nodes, peers: Vec<Peer>, rounds: usize) {
     let runtime = runtime();
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for peer in &peers {
         progress(&format!("redlock, one node frozen: {}", peer.name));
-        let found = frozen(&runtime, fleet, peer);
+        let found = frozen(&runtime, nodes, peer);
         let note = found.clone().err().unwrap_or_default();
         let what = format!("one node frozen: {}, cycles/s", peer.name);
         // Who did not come back had none.
@@ -51,8 +51,8 @@ pub(super) fn run(fleet: &Fleet, peers: Vec<Peer>, rounds: usize) {
     let (Some(fencepost), Some(rslock)) = (find(OURS), find("rslock")) else { return };
     for round in 1..=rounds.div_ceil(2) {
         progress(&format!("redlock, one node frozen: ours and rslock, round {round}"));
-        ours.extend(frozen(&runtime, fleet, fencepost));
-        theirs.extend(frozen(&runtime, fleet, rslock));
+        ours.extend(frozen(&runtime, nodes, fencepost));
+        theirs.extend(frozen(&runtime, nodes, rslock));
     }
     let pairs: Vec<_> = ours.into_iter().zip(theirs).collect();
     if pairs.is_empty() || middle(pairs.iter().map(|(_, theirs)| *theirs).collect()) == 0.0 {

@@ -6,7 +6,7 @@ use fencepost_testkit::redis::Server;
 use serde_json::json;
 
 use super::team::Team;
-use super::{Peer, fleet};
+use super::{Peer, nodes};
 use crate::cycle::runtime;
 use crate::held::SPAN;
 use crate::results::{add_row, progress};
@@ -30,9 +30,9 @@ pub(super) fn run(_: usize) {
     on_one(COUNT, &|url| Peer::rust("rslock, one node", "rslock", vec![url.to_owned()]));
     on_one(COUNT, &|url| Peer::node("redis-semaphore", url));
     on_one(FEW, &|url| Peer::python("python-redis-lock", url));
-    let (_fleet, url, _) = fleet();
+    let (_nodes, url, _) = nodes();
     hold("redlock", &Peer::ours(&url), COUNT);
-    let (_fleet, _, urls) = fleet();
+    let (_nodes, _, urls) = nodes();
     hold("redlock", &Peer::rust("rslock", "rslock", urls), COUNT);
 }
 

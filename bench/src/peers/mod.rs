@@ -117,12 +117,12 @@ fn redis(rounds: usize) {
 }
 
 /// Five nodes, and the addresses that peers want, each in its own way.
-pub(crate) fn fleet() -> (redis_kit::Fleet, String, Vec<String>) {
-    let fleet = redis_kit::Fleet::start(5);
-    let url = fleet.url();
+pub(crate) fn nodes() -> (redis_kit::Nodes, String, Vec<String>) {
+    let nodes = redis_kit::Nodes::start(5);
+    let url = nodes.url();
     runtime().block_on(Locks::init(&url)).expect("a new deployment");
-    let urls = fleet.iter().map(redis_kit::Server::url).collect();
-    (fleet, url, urls)
+    let urls = nodes.iter().map(redis_kit::Server::url).collect();
+    (nodes, url, urls)
 }
 
 fn redlock_peers(url: &str, urls: Vec<String>) -> Vec<Peer> {
@@ -138,19 +138,19 @@ fn redlock_peers(url: &str, urls: Vec<String>) -> Vec<Peer> {
 }
 
 fn redlock(rounds: usize) {
-    let (fleet, url, urls) = fleet();
-    let mut fanout = Fanout::connect(&fleet);
+    let (nodes, url, urls) = nodes();
+    let mut fanout = Fanout::connect(&nodes);
     let raw = Raw {
         what: "the same scripts to five bare sockets",
         cycles: Box::new(move |tasks| (tasks == 1).then(|| fanout.cycles())),
-        token: Some(token(fleet[0].addr())),
+        token: Some(token(nodes[0].addr())),
     };
     let table = Table::measure("redlock", redlock_peers(&url, urls.clone()), raw, rounds);
     table.compare_rates("redlock, one task: rate / rslock", Some(1.3), "rslock", 1);
     table.compare_rates("redlock, 64 tasks: rate / rslock", Some(1.1), "rslock", 64);
     table.report();
     drop(table);
-    faults::run(&fleet, redlock_peers(&url, urls), rounds);
+    faults::run(&nodes, redlock_peers(&url, urls), rounds);
 }
 
 fn etcd(rounds: usize) {

@@ -4,7 +4,7 @@
 use std::ops::{AddAssign, Sub};
 
 use fencepost_measure::usage::processor_time;
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 
 use crate::rounds::{Slice, report_number};
 
@@ -16,8 +16,8 @@ struct Spent {
 }
 
 impl Spent {
-    fn so_far(fleet: &Fleet) -> Self {
-        let servers = fleet.iter().map(Server::pid).map(processor_time).sum();
+    fn so_far(nodes: &Nodes) -> Self {
+        let servers = nodes.iter().map(Server::pid).map(processor_time).sum();
         Self { client: processor_time(std::process::id()), servers }
     }
 }
@@ -46,10 +46,10 @@ pub(super) struct Bill {
 
 impl Bill {
     /// Measures a slice and adds what it took.
-    pub(super) fn add(&mut self, fleet: &Fleet, measure: impl FnOnce() -> Slice) -> Slice {
-        let before = Spent::so_far(fleet);
+    pub(super) fn add(&mut self, nodes: &Nodes, measure: impl FnOnce() -> Slice) -> Slice {
+        let before = Spent::so_far(nodes);
         let slice = measure();
-        self.spent += Spent::so_far(fleet) - before;
+        self.spent += Spent::so_far(nodes) - before;
         self.cycles += slice.times.len();
         slice
     }

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::SystemTime;
 
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::raw::{command, load};
@@ -38,8 +38,8 @@ enum What {
 }
 
 impl Fanout {
-    pub(crate) fn connect(fleet: &Fleet) -> Self {
-        Self(fleet.iter().map(Socket::connect).collect())
+    pub(crate) fn connect(nodes: &Nodes) -> Self {
+        Self(nodes.iter().map(Socket::connect).collect())
     }
 
     /// Acquires and releases for one slice.

@@ -47,26 +47,26 @@ fn thaw(runtime: &Runtime, node: &Server, lock: &Lock) {
     }
 }
 
-pub(super) fn frozen(Deployment { fleet, runtime, locks, .. }: &Deployment) {
+pub(super) fn frozen(Deployment { nodes, runtime, locks, .. }: &Deployment) {
     progress("redlock, one node frozen");
     let lock = locks.lock("bench:frozen");
     let pairs: Vec<_> = (0..PAIRS)
         .map(|_| {
             let healthy = acquires(runtime, &lock, SLICE);
-            fleet[BAD].pause();
+            nodes[BAD].pause();
             let frozen = acquires(runtime, &lock, FROZEN);
-            thaw(runtime, &fleet[BAD], &lock);
+            thaw(runtime, &nodes[BAD], &lock);
             (frozen, healthy)
         })
         .collect();
     report_times("redlock, one node frozen: acquire / healthy", Some(1.2), &pairs);
 }
 
-/// A node that was restarted does not vote for a while: so a second fleet, one of which stays dead.
+/// A node that was restarted does not vote for a while: so a second deployment, a node of which stays dead.
 pub(super) fn dead(healthy: &Deployment, rounds: usize) {
     progress("redlock, one node dead");
     let mut other = Deployment::start();
-    other.fleet[BAD].kill();
+    other.nodes[BAD].kill();
     let [lock, crippled] = [&healthy.locks, &other.locks].map(|locks| locks.lock("bench:dead"));
     let pairs: Vec<_> = (0..PAIRS)
         .map(|_| {
@@ -76,8 +76,8 @@ pub(super) fn dead(healthy: &Deployment, rounds: usize) {
         .collect();
     report_times("redlock, one node dead: acquire / healthy", Some(1.2), &pairs);
     drop(other);
-    let Deployment { mut fleet, runtime, locks, .. } = Deployment::start();
-    report_load("a dead node", (&runtime, &locks), long(rounds), || fleet[BAD].kill());
+    let Deployment { mut nodes, runtime, locks, .. } = Deployment::start();
+    report_load("a dead node", (&runtime, &locks), long(rounds), || nodes[BAD].kill());
 }
 
 /// A minute, and less where fewer rounds than by default are asked for.
@@ -85,16 +85,16 @@ fn long(rounds: usize) -> Duration {
     LONG.min(Duration::from_secs(4) * u32::try_from(rounds).unwrap_or(u32::MAX))
 }
 
-pub(super) fn frozen_under_load(Deployment { fleet, runtime, locks, .. }: &Deployment, rounds: usize) {
-    report_load("a frozen node", (runtime, locks), long(rounds), || fleet[BAD].pause());
-    thaw(runtime, &fleet[BAD], &locks.lock("bench:frozen"));
+pub(super) fn frozen_under_load(Deployment { nodes, runtime, locks, .. }: &Deployment, rounds: usize) {
+    report_load("a frozen node", (runtime, locks), long(rounds), || nodes[BAD].pause());
+    thaw(runtime, &nodes[BAD], &locks.lock("bench:frozen"));
 }
 
 pub(super) fn slow_under_load() {
     let mut proxy = None;
-    let deployment = Deployment::start_at(|fleet| {
-        let between = proxy.insert(Proxy::start(fleet[BAD].addr()));
-        let mut addrs: Vec<_> = fleet.iter().map(Server::addr).collect();
+    let deployment = Deployment::start_at(|nodes| {
+        let between = proxy.insert(Proxy::start(nodes[BAD].addr()));
+        let mut addrs: Vec<_> = nodes.iter().map(Server::addr).collect();
         addrs[BAD] = between.addr();
         let addrs: Vec<_> = addrs.iter().map(ToString::to_string).collect();
         format!("redlock://{}", addrs.join(","))

@@ -4,14 +4,14 @@ mod common;
 
 use common::{Store, assert_fails, text};
 use fencepost_testkit::eventually;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 
 const PARAMETERS: &str = "max_ttl=30s&ttl=5s";
 
 #[test]
 fn a_new_deployment_votes_at_once_and_runs_commands() {
-    let fleet = Fleet::start(3);
-    let store = Store::at(fleet.url_with(PARAMETERS));
+    let nodes = Nodes::start(3);
+    let store = Store::at(nodes.url_with(PARAMETERS));
     // Before that they say what to do, and nobody is sent to look whether they run.
     let output = store.output(&["run", "--try", "job", "--", "true"]);
     assert_fails(&output, 69, &["declare them with `fencepost init`"]);
@@ -27,8 +27,8 @@ fn a_new_deployment_votes_at_once_and_runs_commands() {
 
 #[test]
 fn show_says_what_each_node_has() {
-    let mut fleet = Fleet::start(3);
-    let store = Store::at(fleet.url_with(PARAMETERS));
+    let mut nodes = Nodes::start(3);
+    let store = Store::at(nodes.url_with(PARAMETERS));
     store.succeed(&["init"]);
     let _running = store.hold("job", &["--note", "nightly"]);
     let holds = || {
@@ -36,7 +36,7 @@ fn show_says_what_each_node_has() {
         nodes.as_array().unwrap().iter().filter(|node| node["holds"] == true).count()
     };
     eventually("every node has it", || holds() == 3);
-    fleet[2].kill();
+    nodes[2].kill();
     let shown = store.succeed(&["show", "job"]);
     assert_eq!(shown.matches(" holds it, counter ").count(), 2, "{shown}");
     assert!(shown.contains("does not answer"), "{shown}");
@@ -45,10 +45,10 @@ fn show_says_what_each_node_has() {
 
 #[test]
 fn an_existing_deployment_is_only_changed_when_told_to() {
-    let fleet = Fleet::start(4);
-    let url = |parameters: &str, nodes: &[usize]| {
-        let nodes: Vec<_> = nodes.iter().map(|node| fleet[*node].addr().to_string()).collect();
-        format!("redlock://{}?{parameters}", nodes.join(","))
+    let nodes = Nodes::start(4);
+    let url = |parameters: &str, members: &[usize]| {
+        let addrs: Vec<_> = members.iter().map(|node| nodes[*node].addr().to_string()).collect();
+        format!("redlock://{}?{parameters}", addrs.join(","))
     };
     let old = Store::at(url(PARAMETERS, &[0, 1, 2]));
     old.succeed(&["init"]);
@@ -66,8 +66,8 @@ fn an_existing_deployment_is_only_changed_when_told_to() {
 
 #[test]
 fn waiting_says_which_nodes_do_not_vote_and_why() {
-    let fleet = Fleet::start(3);
-    let store = Store::at(fleet.url_with("max_ttl=4s&quarantine=8s&ttl=4s"));
+    let nodes = Nodes::start(3);
+    let store = Store::at(nodes.url_with("max_ttl=4s&quarantine=8s&ttl=4s"));
     let output = store.output(&["run", "job", "--", "true"]);
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");

@@ -53,10 +53,10 @@ fn a_replica_is_64() {
 
 #[test]
 fn a_node_that_is_dead_is_told_unless_quiet() {
-    let mut fleet = fencepost_testkit::redis::Fleet::start(3);
-    let store = Store::at(fleet.url_with("deployment=here"));
+    let mut nodes = fencepost_testkit::redis::Nodes::start(3);
+    let store = Store::at(nodes.url_with("deployment=here"));
     store.succeed(&["init"]);
-    fleet[2].kill();
+    nodes[2].kill();
     let output = store.output(&["run", "job", "--", "true"]);
     let stderr = text(&output.stderr);
     assert!(

@@ -82,7 +82,7 @@ pub enum Mode {
     /// Prolongs the lock while the key is there.
     Extend,
     /// The same, and makes the lock anew where it was lost.
-    Mend,
+    Repair,
 }
 
 /// What `hold.lua` says of one lock.
@@ -223,7 +223,7 @@ impl Node {
             Ok(Some(holder)) if holder != value => return Ok(Verdict::Other(holder.to_owned())),
             Ok(Some(_)) if mode == Mode::Confirm && counter > token => return Ok(Verdict::Passed),
             Ok(Some(_)) => self.store.prolong(&keys.lock, ttl),
-            Ok(None) if mode != Mode::Mend => return Ok(Verdict::Gone),
+            Ok(None) if mode != Mode::Repair => return Ok(Verdict::Gone),
             Ok(None) => self.store.set_px(&keys.lock, value, ttl),
         }
         self.store.set_px(&keys.fence, &counter.max(token).to_string(), RETAIN);

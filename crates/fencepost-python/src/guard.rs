@@ -20,7 +20,7 @@ use crate::values::{Kind, state};
 static RELEASING: AtomicUsize = AtomicUsize::new(0);
 
 /// How long the end of the interpreter waits for stores to take locks back.
-const FAREWELL: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A held lock. Letting go of it releases in the background.
 #[pyclass(frozen, module = "fencepost._fencepost")]
@@ -268,7 +268,7 @@ pub(crate) async fn releases_done() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let _ = tokio::time::timeout(FAREWELL, done).await;
+    let _ = tokio::time::timeout(RELEASE_TIMEOUT, done).await;
 }
 
 /// Gives back what is still held when the interpreter ends, for a few seconds at most.
@@ -287,7 +287,7 @@ pub(crate) fn release_all(guards: Vec<Bound<'_, Guard>>) -> Call {
             }
             releases.join_all().await;
         };
-        let _ = tokio::time::timeout(FAREWELL, give_back).await;
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, give_back).await;
         releases_done().await;
         Ok(())
     };

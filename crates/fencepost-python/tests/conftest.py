@@ -71,9 +71,9 @@ def redis_url(servers: Servers) -> str:
 
 
 @pytest.fixture(scope="session")
-def fleet_url(servers: Servers) -> str:
+def nodes_url(servers: Servers) -> str:
     """Five Redis that have been declared to be new."""
-    url = servers.ask("fleet 5")
+    url = servers.ask("nodes 5")
     fencepost.init(url)
     return url
 

@@ -530,17 +530,17 @@ async def test_an_async_lock_excludes_that_of_redis_py(aclient: redis.asyncio.Re
 # Redlock.
 
 
-def dictionaries(fleet_url: str) -> list[dict[str, Any]]:
-    places = fleet_url.removeprefix("redlock://").split(",")
+def dictionaries(nodes_url: str) -> list[dict[str, Any]]:
+    places = nodes_url.removeprefix("redlock://").split(",")
     return [{"host": place.split(":")[0], "port": int(place.split(":")[1]), "db": 0} for place in places]
 
 
-@pytest.fixture(params=["fleet", "single"])
+@pytest.fixture(params=["nodes", "single"])
 def dlm(request: pytest.FixtureRequest) -> redlock.Redlock:
     if request.param == "single":
         return redlock.Redlock([request.getfixturevalue("redis_url")], retry_count=2, retry_delay=0.05)
     return redlock.Redlock(
-        dictionaries(request.getfixturevalue("fleet_url")), retry_count=2, retry_delay=0.05
+        dictionaries(request.getfixturevalue("nodes_url")), retry_count=2, retry_delay=0.05
     )
 
 
@@ -564,10 +564,10 @@ def test_redlock_ends_with_its_ttl(dlm: redlock.Redlock, name: str) -> None:
     eventually("it is free again", lambda: dlm.lock(name, 10_000))
 
 
-def test_redlock_excludes_redlock_py_and_the_other_way_round(fleet_url: str, name: str) -> None:
+def test_redlock_excludes_redlock_py_and_the_other_way_round(nodes_url: str, name: str) -> None:
     package = pytest.importorskip("redlock")
-    ours = redlock.Redlock(dictionaries(fleet_url), retry_count=1, retry_delay=0.01)
-    theirs = package.Redlock(dictionaries(fleet_url), retry_count=1)
+    ours = redlock.Redlock(dictionaries(nodes_url), retry_count=1, retry_delay=0.01)
+    theirs = package.Redlock(dictionaries(nodes_url), retry_count=1)
     held = ours.lock(name, 60_000)
     assert held and not theirs.lock(name, 60_000)
     ours.unlock(held)
@@ -584,8 +584,8 @@ def test_redlock_refuses_what_has_no_majority(redis_url: str) -> None:
         redlock.Redlock([{"host": "127.0.0.1", "port": 1}])
 
 
-def test_settings_reach_the_store(fleet_url: str) -> None:
-    dlm = redlock.Redlock(dictionaries(fleet_url))
+def test_settings_reach_the_store(nodes_url: str) -> None:
+    dlm = redlock.Redlock(dictionaries(nodes_url))
     assert urlsplit(dlm._url.text).scheme == "redlock" and "keys=plain" in dlm._url.text
 
 

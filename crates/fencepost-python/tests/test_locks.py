@@ -466,7 +466,7 @@ def test_closed_locks_say_so_and_keep_no_connection(redis_url: str) -> None:
 
 
 def test_an_error_says_what_each_node_said(servers, name: str) -> None:  # type: ignore[no-untyped-def]
-    url = servers.ask("fleet 3")
+    url = servers.ask("nodes 3")
     with fencepost.connect(url) as locks:
 
         def said() -> dict[str, str]:

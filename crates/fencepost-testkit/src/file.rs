@@ -3,7 +3,7 @@
 use fencepost::blocking::Locks;
 
 use crate::Folder;
-use crate::conformance::{Stage, TestStore};
+use crate::conformance::{Harness, TestStore};
 use crate::local::{Server, Servers, Store};
 
 /// Without any server.
@@ -13,7 +13,7 @@ pub static LOCAL: Store = Store {
     start: |_| Box::new(Folder::new("locks")),
     blows: &[],
     excuse: |_, _, _| None,
-    stage: || Stage::new(Folder::new("file")),
+    harness: || Harness::new(Folder::new("file")),
 };
 
 impl Servers for Folder {

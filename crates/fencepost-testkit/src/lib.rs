@@ -19,6 +19,7 @@ mod port;
 pub mod postgres;
 mod process;
 mod proxy;
+mod random;
 pub mod redis;
 pub mod zookeeper;
 
@@ -28,3 +29,4 @@ pub use eventually::{LIMIT, eventually};
 pub use folder::Folder;
 pub use process::state as process_state;
 pub use proxy::Proxy;
+pub use random::SplitMix64;

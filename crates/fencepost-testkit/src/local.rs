@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::conformance::Stage;
+use crate::conformance::Harness;
 use crate::history::{Cause, Excuse};
 use crate::process::state;
 use crate::{etcd, file, postgres, redis, zookeeper};
@@ -26,11 +26,11 @@ pub struct Store {
     /// this ttl. The last argument: the server led the others, and another one does now.
     pub excuse: fn(Blow, Duration, bool) -> Option<(Cause, &'static str)>,
     /// Starts it to be held to its promises.
-    pub stage: fn() -> Stage,
+    pub harness: fn() -> Harness,
 }
 
 /// All of them.
-pub const STORES: [Kind; 8] = [
+pub const STORES: &[Kind] = &[
     Kind(&file::LOCAL),
     Kind(&redis::LOCAL),
     Kind(&redis::LOCAL_REDLOCK),
@@ -84,7 +84,7 @@ impl FromStr for Kind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names: Vec<_> = STORES.iter().map(|kind| kind.0.name).collect();
-        let found = STORES.into_iter().find(|kind| kind.0.name == text);
+        let found = STORES.iter().copied().find(|kind| kind.0.name == text);
         found.ok_or_else(|| format!("no such local store; known are {}", names.join(", ")))
     }
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fencepost::{Locks, memory};
 
-use crate::conformance::{Stage, TestStore};
+use crate::conformance::{Harness, TestStore};
 
 struct Memory(memory::Store, u32);
 
 /// An empty one.
-pub fn stage() -> Stage {
+pub fn harness() -> Harness {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    Stage::new(Memory(memory::Store::new(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    Harness::new(Memory(memory::Store::new(), NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
 impl TestStore for Memory {

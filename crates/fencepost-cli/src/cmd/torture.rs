@@ -18,7 +18,8 @@ use crate::exit::{self, Failure, Outcome, system};
 use crate::output::{Console, LiveLine};
 use crate::signals::{Caught, Incoming};
 use crate::torture::{
-    self, Aftermath, Collector, Crew, Nemesis, Plan, ServerNemesis, Shared, Summary, Verdict, grouped, locked,
+    self, Aftermath, Collector, Nemesis, Plan, ServerNemesis, Shared, Summary, Verdict, Workers, grouped,
+    locked,
 };
 use crate::{store, waiting};
 
@@ -163,8 +164,8 @@ async fn attack(
     console: Console,
     signals: &Incoming,
 ) -> Result<Option<Local>, Failure> {
-    let crew = Crew::start(plan.clone(), shared.clone()).map_err(system("starting the clients"))?;
-    let nemesis = Nemesis::new(plan.clone(), shared.clone(), crew);
+    let workers = Workers::start(plan.clone(), shared.clone()).map_err(system("starting the clients"))?;
+    let nemesis = Nemesis::new(plan.clone(), shared.clone(), workers);
     let breaking_clients = thread::spawn(move || nemesis.run());
     let breaking_servers = plan.local.zip(local).map(|(kind, local)| {
         let nemesis = ServerNemesis::new(plan.clone(), shared.clone(), kind, local);
@@ -177,9 +178,9 @@ async fn attack(
     shared.over.store(true, Ordering::SeqCst);
     let broke =
         |_| Failure::System { doing: "breaking the store", error: std::io::Error::other("see above") };
-    let crew = breaking_clients.join().map_err(broke)?.map_err(system("replacing a client"))?;
+    let workers = breaking_clients.join().map_err(broke)?.map_err(system("replacing a client"))?;
     let local = breaking_servers.map(thread::JoinHandle::join).transpose().map_err(broke)?;
-    crew.dismiss();
+    workers.finish();
     if shared.has_crashed() {
         let error =
             std::io::Error::other("it ended by itself; run with `--clients 1 --faults none` to see why");

@@ -9,7 +9,7 @@ use fencepost_testkit::local::Local;
 use tokio::time::sleep;
 
 use super::Plan;
-use super::crew::{Shared, locked};
+use super::workers::{Shared, locked};
 
 /// How much longer than a ttl an entry of a killed client may stay: stores look at their clocks now and then.
 const PATIENCE: Duration = Duration::from_secs(20);

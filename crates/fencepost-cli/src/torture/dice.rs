@@ -1,23 +1,20 @@
-//! Random numbers for workloads and faults: splitmix64, good enough to be unpredictable and small enough to
-//! read.
+//! Random numbers for workloads and faults.
 
 use std::time::Duration;
 
+use fencepost_testkit::SplitMix64;
+
 /// A source of random numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(super) struct Dice(SplitMix64);
 
 impl Dice {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     pub(super) fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `limit`, which is not zero.

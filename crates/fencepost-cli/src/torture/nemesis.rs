@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fencepost_testkit::history::{Moment, Target};
 
-use super::crew::{Shared, locked};
 use super::dice::Dice;
-use super::seat::Seat;
-use super::{Crew, Fault, Plan};
+use super::worker_process::WorkerProcess;
+use super::workers::{Shared, locked};
+use super::{Fault, Plan, Workers};
 
 /// How long to wait for a client to hold a lock before another one is tried, and how many are.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(crate) struct Nemesis {
     plan: Arc<Plan>,
     shared: Arc<Shared>,
-    crew: Crew,
+    workers: Workers,
     dice: Dice,
     /// What is broken, and when it is mended.
     broken: Vec<Broken>,
@@ -39,13 +39,13 @@ struct Broken {
 }
 
 impl Nemesis {
-    pub(crate) fn new(plan: Arc<Plan>, shared: Arc<Shared>, crew: Crew) -> Self {
+    pub(crate) fn new(plan: Arc<Plan>, shared: Arc<Shared>, workers: Workers) -> Self {
         let dice = Dice::new(plan.seed ^ 1);
-        Self { plan, shared, crew, dice, broken: Vec::new(), cuts: 0 }
+        Self { plan, shared, workers, dice, broken: Vec::new(), cuts: 0 }
     }
 
     /// Breaks and mends until the run is over; returns the workers, all in one piece.
-    pub(crate) fn run(mut self) -> io::Result<Crew> {
+    pub(crate) fn run(mut self) -> io::Result<Workers> {
         let kinds: Vec<_> =
             self.plan.faults.iter().copied().filter(|fault| !matches!(fault, Fault::Server(_))).collect();
         let mut next = Moment::now().plus(self.plan.ttl / 4);
@@ -64,15 +64,15 @@ impl Nemesis {
             std::thread::sleep(LOOK);
         }
         self.mend(Moment(u64::MAX));
-        Ok(self.crew)
+        Ok(self.workers)
     }
 
     fn strike(&mut self, kind: Fault) -> io::Result<()> {
         // One of several clients stays whole, or nothing happens at all.
-        if self.broken.len() >= (self.crew.seats.len() - 1).max(1) {
+        if self.broken.len() >= (self.workers.processes.len() - 1).max(1) {
             return Ok(());
         }
-        let whole: Vec<_> = (0..self.crew.seats.len())
+        let whole: Vec<_> = (0..self.workers.processes.len())
             .filter(|client| self.broken.iter().all(|broken| broken.client != *client))
             .collect();
         match kind {
@@ -104,7 +104,7 @@ impl Nemesis {
     /// Kills one of these clients, most times while it holds a lock, and starts another one.
     fn kill(&mut self, whole: &[usize]) -> io::Result<()> {
         let (client, fault, _) = self.stop(whole, "kill");
-        let killed = self.crew.replace(client)?;
+        let killed = self.workers.replace(client)?;
         let mut collector = locked(&self.shared.collector);
         if killed {
             collector.struck(fault);
@@ -115,14 +115,14 @@ impl Nemesis {
 
     /// Stops one of these clients. Returns which, the fault, and whether it stands still.
     fn stop(&mut self, whole: &[usize], kind: &str) -> (usize, usize, bool) {
-        let (client, _) = self.choose(whole, 80, Seat::ambush);
+        let (client, _) = self.choose(whole, 80, WorkerProcess::ambush);
         let fault = self.note(kind, client);
-        (client, fault, self.crew.seats[client].stop())
+        (client, fault, self.workers.processes[client].stop())
     }
 
     /// One of these clients; in so many of a hundred cases one that holds a lock, and whether it was caught
     /// at it.
-    fn choose(&mut self, whole: &[usize], cases: usize, ambush: impl Fn(&Seat)) -> (usize, bool) {
+    fn choose(&mut self, whole: &[usize], cases: usize, ambush: impl Fn(&WorkerProcess)) -> (usize, bool) {
         if self.dice.in_hundred(cases) {
             for _ in 0..TRIES {
                 let client = whole[self.dice.below(whole.len())];
@@ -135,14 +135,14 @@ impl Nemesis {
     }
 
     /// Waits for a client to hold a lock, and has it ambushed then.
-    fn catch(&self, client: usize, ambush: impl Fn(&Seat)) -> bool {
-        let seat = &self.crew.seats[client];
-        ambush(seat);
+    fn catch(&self, client: usize, ambush: impl Fn(&WorkerProcess)) -> bool {
+        let worker = &self.workers.processes[client];
+        ambush(worker);
         let deadline = Moment::now().plus(PATIENCE);
-        while !seat.was_caught() && Moment::now() < deadline {
+        while !worker.was_caught() && Moment::now() < deadline {
             std::thread::sleep(Duration::from_micros(200));
         }
-        seat.call_off()
+        worker.call_off()
     }
 
     /// Breaks some or all links of one of these clients, most times while it holds a lock, which it then
@@ -150,13 +150,13 @@ impl Nemesis {
     fn cut(&mut self, whole: &[usize]) {
         let ttl = self.plan.ttl;
         let detained = self.dice.between(ttl, ttl * 3);
-        let (client, caught) = self.choose(whole, 70, |seat| seat.detain(detained));
-        let harm = self.crew.seats[client].harm();
+        let (client, caught) = self.choose(whole, 70, |worker| worker.detain(detained));
+        let harm = self.workers.processes[client].harm();
         let all = self.dice.in_hundred(50);
         let manner = self.cuts % 5;
         self.cuts += 1;
         let slow = self.dice.between(Duration::from_millis(1), ttl / 4);
-        let proxies = &self.crew.seats[client].proxies;
+        let proxies = &self.workers.processes[client].proxies;
         let only = self.dice.below(proxies.len());
         for (number, proxy) in proxies.iter().enumerate() {
             if !all && number != only {
@@ -192,15 +192,15 @@ impl Nemesis {
         let (due, later): (Vec<_>, _) = broken.into_iter().partition(|broken| broken.until <= now);
         self.broken = later;
         for Broken { client, fault, how, harm, .. } in due {
-            let seat = &self.crew.seats[client];
+            let worker = &self.workers.processes[client];
             let mut collector = locked(&self.shared.collector);
             if how == Fault::Cut {
-                if seat.harm() > harm {
+                if worker.harm() > harm {
                     collector.struck(fault);
                 }
-                seat.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
+                worker.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
             } else {
-                seat.go_on();
+                worker.go_on();
             }
             collector.end(fault);
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use fencepost_testkit::history::{Moment, Target};
 use fencepost_testkit::local::{Blow, Kind, Local};
 
-use super::crew::{Shared, locked};
 use super::dice::Dice;
+use super::workers::{Shared, locked};
 use super::{Fault, Plan};
 
 /// Breaks servers for as long as the run lasts.

@@ -77,8 +77,8 @@ impl World {
         };
         let (lock, token) = (guard.lock, guard.token);
         let value = guard.value.clone();
-        // The real client mends only what a majority has not lost. Whoever always does may do more than that.
-        let request = Request::Hold { lock, value, token, node: key, not_after, mode: Mode::Mend };
+        // The real client repairs only what a majority has not lost. Whoever always does may do more.
+        let request = Request::Hold { lock, value, token, node: key, not_after, mode: Mode::Repair };
         self.send(client, node, Tag::Extend(round), request);
     }
 

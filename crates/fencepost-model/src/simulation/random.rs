@@ -2,24 +2,20 @@
 
 use std::ops::Range;
 
-/// A small generator (SplitMix64): one addition and three mixing steps a number.
+use fencepost_testkit::SplitMix64;
+
+/// A small generator.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(super) struct Random(SplitMix64);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        let mut random = Self(seed);
         // Seeds that follow each other shall not resemble each other.
-        random.0 = random.next() ^ seed.rotate_left(32);
-        random
+        Self(SplitMix64::new(SplitMix64::new(seed).next_u64() ^ seed.rotate_left(32)))
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.next_u64()
     }
 
     /// A number in a range that is not empty.

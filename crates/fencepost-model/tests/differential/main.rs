@@ -5,27 +5,29 @@
 //! model's. So replies, counters and clamping compare exactly. Keys end by the server's own clock; ttls are
 //! so long that nothing ends by itself, and waiting is a step that shortens what every key has left.
 
+mod comparison;
 mod real;
 mod step;
-mod twin;
 
 use fencepost_testkit::redis::Server;
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
+use comparison::Comparison;
 use real::Real;
-use twin::Twin;
 
 fn compare(cases: u32, flushes: bool) {
     let server = Server::start();
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let steps = vec(step::some(flushes), 1..=40);
     let outcome = TestRunner::new(config).run(&steps, |steps| {
-        let mut twin = Twin::new(Real::new(&server));
-        let outcome =
-            steps.iter().try_for_each(|step| twin.take(step)).and_then(|()| twin.compare_messages());
+        let mut comparison = Comparison::new(Real::new(&server));
+        let outcome = steps
+            .iter()
+            .try_for_each(|step| comparison.take(step))
+            .and_then(|()| comparison.compare_messages());
         // On a machine that stood still keys may have ended by themselves: that says nothing.
-        if twin.took_too_long() { Ok(()) } else { outcome.map_err(TestCaseError::fail) }
+        if comparison.took_too_long() { Ok(()) } else { outcome.map_err(TestCaseError::fail) }
     });
     if let Err(error) = outcome {
         panic!("{error}");

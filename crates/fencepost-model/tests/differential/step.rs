@@ -162,7 +162,7 @@ fn node_key() -> impl Strategy<Value = NodeKey> {
 
 pub(crate) fn some(flushes: bool) -> impl Strategy<Value = Step> {
     let name = 0..NAMES.len();
-    let mode = prop_oneof![Just(Mode::Confirm), Just(Mode::Extend), Just(Mode::Mend)];
+    let mode = prop_oneof![Just(Mode::Confirm), Just(Mode::Extend), Just(Mode::Repair)];
     prop_oneof![
         20 => (prop::bool::weighted(0.9), prop::collection::vec(moves(), 1..5))
             .prop_map(|(right_node, moves)| Step::Turn { right_node, moves }),

@@ -2,7 +2,7 @@
 //! stdout. All servers end when stdin does, and with this process, however it ends.
 //!
 //! `stores` answers with the stores that `start STORE` knows; that starts one and answers with its URL.
-//! `fleet COUNT` starts so many Redis, which are not declared to each other yet. `pause URL`, `resume URL`,
+//! `nodes COUNT` starts so many Redis, which are not declared to each other yet. `pause URL`, `resume URL`,
 //! `kill URL` and `restart URL` are for the first server of what was started.
 
 use std::collections::HashMap;
@@ -13,11 +13,11 @@ use fencepost_testkit::local::Local;
 use fencepost_testkit::{for_each_store, redis};
 
 macro_rules! stores {
-    ($($store:ident $name:literal),+ $(,)?) => { [$((stringify!($store), $name)),+] };
+    ($($store:ident $name:literal),+ $(,)?) => { &[$((stringify!($store), $name)),+] };
 }
 
 /// What tests call a store, and the test kit.
-const STORES: [(&str, &str); 6] = for_each_store!(stores);
+const STORES: &[(&str, &str)] = for_each_store!(stores);
 
 /// The longest ttl that a test may ask for.
 const TTL: Duration = Duration::from_secs(1200);
@@ -25,13 +25,13 @@ const TTL: Duration = Duration::from_secs(1200);
 #[derive(Default)]
 struct Servers {
     started: HashMap<String, Local>,
-    fleets: Vec<redis::Fleet>,
+    nodes: Vec<redis::Nodes>,
 }
 
 impl Servers {
     fn obey(&mut self, words: &[&str]) -> Result<String, String> {
         match words {
-            ["stores"] => Ok(STORES.map(|(store, _)| store).join(" ")),
+            ["stores"] => Ok(STORES.iter().map(|(store, _)| *store).collect::<Vec<_>>().join(" ")),
             ["start", store] => {
                 let name = STORES.iter().find(|(name, _)| name == store).map_or(*store, |(_, name)| name);
                 let local = Local::start(name.parse()?, TTL);
@@ -39,10 +39,10 @@ impl Servers {
                 self.started.insert(url.clone(), local);
                 Ok(url)
             }
-            ["fleet", count] => {
+            ["nodes", count] => {
                 let count = count.parse().map_err(|_| format!("`{count}` is no number of servers"))?;
-                self.fleets.push(redis::Fleet::start(count));
-                Ok(self.fleets.last().map(redis::Fleet::url).unwrap_or_default())
+                self.nodes.push(redis::Nodes::start(count));
+                Ok(self.nodes.last().map(redis::Nodes::url).unwrap_or_default())
             }
             [what @ ("pause" | "resume" | "kill" | "restart"), url] => {
                 let local = self.started.get_mut(*url).ok_or_else(|| format!("nothing at `{url}`"))?;

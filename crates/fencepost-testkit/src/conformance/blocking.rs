@@ -3,10 +3,10 @@
 use fencepost::blocking::Locks;
 use fencepost::{Error, State};
 
-use super::{IN_VAIN, LONG, Stage, bounded};
+use super::{Harness, IN_VAIN, LONG, bounded};
 
-pub async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
-    let url = stage.url();
+pub async fn threads_exclude_each_other_without_a_runtime(harness: Harness) {
+    let url = harness.url();
     let thread = std::thread::spawn(move || {
         let locks = Locks::connect(&url).unwrap();
         let guard = locks.lock("a").ttl(LONG).note("mine").acquire().unwrap();
@@ -40,5 +40,5 @@ pub async fn threads_exclude_each_other_without_a_runtime(stage: Stage) {
     });
     let joined = bounded("the threads end", tokio::task::spawn_blocking(|| thread.join())).await.unwrap();
     joined.unwrap();
-    stage.is_clear().await;
+    harness.is_clear().await;
 }

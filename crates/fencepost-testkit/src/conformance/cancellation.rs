@@ -3,7 +3,7 @@
 //! Each test polls a future n times and drops it, for every n until it completes. Leases are long here: what
 //! becomes free did so because it was given back.
 
-use super::{LONG, Stage, becomes_free, bounded, patient, take, until};
+use super::{Harness, LONG, becomes_free, bounded, patient, take, until};
 use fencepost::{Guard, Locks};
 use std::pin::pin;
 use std::task::Poll;
@@ -52,8 +52,8 @@ fn completed<T>(outcome: Outcome<T>) -> bool {
     matches!(outcome, Outcome::Done(_))
 }
 
-pub async fn acquire_of_a_free_lock_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn acquire_of_a_free_lock_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     let mut done = false;
     at_every_await(async |count| {
         let lock = patient(&locks, "a");
@@ -65,11 +65,11 @@ pub async fn acquire_of_a_free_lock_may_be_dropped_at_any_await(stage: Stage) {
     })
     .await;
     assert!(done, "a free lock is acquired in the end");
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn acquire_of_a_held_lock_may_be_dropped_at_any_await(stage: Stage) {
-    let (locks, others) = (stage.locks().await, stage.locks().await);
+pub async fn acquire_of_a_held_lock_may_be_dropped_at_any_await(harness: Harness) {
+    let (locks, others) = (harness.locks().await, harness.locks().await);
     at_every_await(async |count| {
         let held = take(&locks, "a").await;
         let lock = patient(&others, "a");
@@ -81,11 +81,11 @@ pub async fn acquire_of_a_held_lock_may_be_dropped_at_any_await(stage: Stage) {
         outcome.is_err()
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn acquire_may_be_dropped_while_the_lock_is_handed_over(stage: Stage) {
-    let (locks, others) = (stage.locks().await, stage.locks().await);
+pub async fn acquire_may_be_dropped_while_the_lock_is_handed_over(harness: Harness) {
+    let (locks, others) = (harness.locks().await, harness.locks().await);
     for count in 1..MOST {
         let held = take(&locks, "a").await;
         let release = tokio::spawn(held.release());
@@ -95,17 +95,17 @@ pub async fn acquire_may_be_dropped_while_the_lock_is_handed_over(stage: Stage) 
         drop(outcome);
         becomes_free(&locks, "a").await;
     }
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_dropped_waiter_does_not_hold_up_the_next(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_dropped_waiter_does_not_hold_up_the_next(harness: Harness) {
+    let locks = harness.locks().await;
     let held = take(&locks, "a").await;
     let wait = |locks: &Locks| {
         let lock = patient(locks, "a");
         tokio::spawn(async move { lock.acquire().await.unwrap() })
     };
-    let (far, near) = (stage.locks().await, stage.locks().await);
+    let (far, near) = (harness.locks().await, harness.locks().await);
     let first = wait(&far);
     until("the first waits", async || far.stats().waiting_now == 1).await;
     let second = wait(&near);
@@ -114,27 +114,27 @@ pub async fn a_dropped_waiter_does_not_hold_up_the_next(stage: Stage) {
     assert!(first.await.unwrap_err().is_cancelled());
     held.release().await.unwrap();
     bounded("the second gets the lock", second).await.unwrap().release().await.unwrap();
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
 /// Who ends its process next can undo nothing any more.
-pub async fn a_dropped_acquire_is_undone_when_close_returns(stage: Stage) {
-    let rival = stage.locks().await;
+pub async fn a_dropped_acquire_is_undone_when_close_returns(harness: Harness) {
+    let rival = harness.locks().await;
     at_every_await(async |count| {
-        let locks = stage.locks().await;
+        let locks = harness.locks().await;
         let completed = completed(poll_and_drop(patient(&locks, "a").acquire(), count).await);
         locks.close().await;
         takes_at_once(&rival, "a").await;
         completed
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_dropped_waiter_is_gone_when_close_returns(stage: Stage) {
-    let (holder, rival) = (stage.locks().await, stage.locks().await);
+pub async fn a_dropped_waiter_is_gone_when_close_returns(harness: Harness) {
+    let (holder, rival) = (harness.locks().await, harness.locks().await);
     at_every_await(async |count| {
-        let (held, locks) = (take(&holder, "a").await, stage.locks().await);
+        let (held, locks) = (take(&holder, "a").await, harness.locks().await);
         let lock = patient(&locks, "a");
         let waits = poll_and_drop(lock.acquire(), count);
         let parked = tokio::time::timeout(PARKED, waits).await.is_err();
@@ -145,7 +145,7 @@ pub async fn a_dropped_waiter_is_gone_when_close_returns(stage: Stage) {
         parked
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
 async fn takes_at_once(locks: &Locks, name: &str) {
@@ -153,8 +153,8 @@ async fn takes_at_once(locks: &Locks, name: &str) {
     guard.expect("nothing is left that holds it").release().await.unwrap();
 }
 
-pub async fn try_acquire_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn try_acquire_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     at_every_await(async |count| {
         let lock = locks.lock("a").ttl(LONG);
         let outcome = poll_and_drop(lock.try_acquire(), count).await;
@@ -163,11 +163,11 @@ pub async fn try_acquire_may_be_dropped_at_any_await(stage: Stage) {
         completed
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn extend_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn extend_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = take(&locks, "a").await;
     at_every_await(async |count| {
         let outcome = poll_and_drop(guard.extend(), count).await;
@@ -177,11 +177,11 @@ pub async fn extend_may_be_dropped_at_any_await(stage: Stage) {
     })
     .await;
     guard.release().await.unwrap();
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn release_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn release_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     at_every_await(async |count| {
         let guard = take(&locks, "a").await;
         let outcome = poll_and_drop(guard.release(), count).await;
@@ -189,11 +189,11 @@ pub async fn release_may_be_dropped_at_any_await(stage: Stage) {
         completed(outcome)
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn detach_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn detach_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     if !locks.capabilities().detach {
         return;
     }
@@ -208,11 +208,11 @@ pub async fn detach_may_be_dropped_at_any_await(stage: Stage) {
         false
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn attach_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn attach_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     if !locks.capabilities().detach {
         return;
     }
@@ -230,11 +230,11 @@ pub async fn attach_may_be_dropped_at_any_await(stage: Stage) {
         done
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn scope_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn scope_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     at_every_await(async |count| {
         let lock = patient(&locks, "a");
         let work = lock.scope(async |_: &Guard| tokio::task::yield_now().await);
@@ -243,11 +243,11 @@ pub async fn scope_may_be_dropped_at_any_await(stage: Stage) {
         completed(outcome)
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_lock_set_may_be_dropped_at_any_await(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_lock_set_may_be_dropped_at_any_await(harness: Harness) {
+    let locks = harness.locks().await;
     at_every_await(async |count| {
         let set = locks.all(["a", "b", "c"]).ttl(LONG);
         let completed = completed(poll_and_drop(set.acquire(), count).await);
@@ -257,22 +257,22 @@ pub async fn a_lock_set_may_be_dropped_at_any_await(stage: Stage) {
         completed
     })
     .await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_dropped_guard_releases(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_dropped_guard_releases(harness: Harness) {
+    let locks = harness.locks().await;
     drop(take(&locks, "a").await);
     becomes_free(&locks, "a").await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_guard_dropped_on_a_plain_thread_releases(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_guard_dropped_on_a_plain_thread_releases(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = take(&locks, "a").await;
     std::thread::spawn(move || drop(guard)).join().unwrap();
     becomes_free(&locks, "a").await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
 /// Runs something on a runtime of its own until it reports, and then drops the runtime with all that runs on
@@ -289,8 +289,8 @@ where
     std::thread::spawn(run).join().unwrap();
 }
 
-pub async fn a_guard_dropped_with_its_runtime_releases(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_guard_dropped_with_its_runtime_releases(harness: Harness) {
+    let locks = harness.locks().await;
     let (report, reported) = tokio::sync::oneshot::channel();
     let lock = patient(&locks, "a");
     on_a_runtime_that_ends(reported, async move {
@@ -299,11 +299,11 @@ pub async fn a_guard_dropped_with_its_runtime_releases(stage: Stage) {
         std::future::pending::<()>().await;
     });
     becomes_free(&locks, "a").await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_waiter_dropped_with_its_runtime_leaves_the_queue(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_waiter_dropped_with_its_runtime_leaves_the_queue(harness: Harness) {
+    let locks = harness.locks().await;
     let held = take(&locks, "a").await;
     let (report, reported) = tokio::sync::oneshot::channel();
     let (lock, waiting) = (patient(&locks, "a"), locks.clone());
@@ -318,14 +318,14 @@ pub async fn a_waiter_dropped_with_its_runtime_leaves_the_queue(stage: Stage) {
     assert_eq!(locks.stats().waiting_now, 0);
     held.release().await.unwrap();
     becomes_free(&locks, "a").await;
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn locks_outlive_the_runtime_they_were_connected_on(stage: Stage) {
+pub async fn locks_outlive_the_runtime_they_were_connected_on(harness: Harness) {
     let connect = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let locks = stage.locks().await;
+            let locks = harness.locks().await;
             let guard = take(&locks, "a").await;
             (locks, guard)
         })

@@ -4,7 +4,7 @@ use fencepost::{Error, Locks, Wait};
 use std::error::Error as _;
 use std::time::Duration;
 
-use super::{IN_VAIN, Stage, bounded, patient};
+use super::{Harness, IN_VAIN, bounded, patient};
 
 fn describes_us(error: &Error, note: &str) {
     let holder = error.holder().expect("the holder is named");
@@ -18,8 +18,8 @@ fn describes_us(error: &Error, note: &str) {
     }
 }
 
-pub async fn busy_names_the_holder(stage: Stage) {
-    let (locks, rival) = (stage.locks().await, stage.locks().await);
+pub async fn busy_names_the_holder(harness: Harness) {
+    let (locks, rival) = (harness.locks().await, harness.locks().await);
     let _held = patient(&locks, "a").note("nightly report").acquire().await.unwrap();
     let error = rival.lock("a").wait(Wait::No).acquire().await.unwrap_err();
     assert!(matches!(error, Error::Busy { .. }) && error.is_transient(), "{error}");
@@ -27,16 +27,16 @@ pub async fn busy_names_the_holder(stage: Stage) {
     assert_eq!(rival.stats().busy, 1);
 }
 
-pub async fn timeout_names_the_holder(stage: Stage) {
-    let (locks, rival) = (stage.locks().await, stage.locks().await);
+pub async fn timeout_names_the_holder(harness: Harness) {
+    let (locks, rival) = (harness.locks().await, harness.locks().await);
     let _held = patient(&locks, "a").note("nightly report").acquire().await.unwrap();
     let error = rival.lock("a").wait(IN_VAIN).acquire().await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }) && error.is_transient(), "{error}");
     describes_us(&error, "nightly report");
 }
 
-pub async fn bad_names_and_options_are_refused_before_anything_is_done(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn bad_names_and_options_are_refused_before_anything_is_done(harness: Harness) {
+    let locks = harness.locks().await;
     let second = Duration::from_secs(1);
     let refused = [
         locks.lock(""),
@@ -57,7 +57,7 @@ pub async fn bad_names_and_options_are_refused_before_anything_is_done(stage: St
     assert!(matches!(locks.force_release("", "x").await, Err(Error::Invalid { .. })));
     let none: [&str; 0] = [];
     assert!(matches!(locks.all(none).acquire().await, Err(Error::Invalid { .. })));
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
 const PASSWORD: &str = "correct-horse-battery";
@@ -73,8 +73,8 @@ fn everything(error: &Error) -> String {
     text
 }
 
-pub async fn no_password_is_shown_to_a_developer_or_in_an_error(stage: Stage) {
-    let Some((url, _server)) = stage.with_login(PASSWORD) else { return };
+pub async fn no_password_is_shown_to_a_developer_or_in_an_error(harness: Harness) {
+    let Some((url, _server)) = harness.with_login(PASSWORD) else { return };
     assert!(url.contains(PASSWORD), "{url}");
     let locks = bounded("connecting ends", Locks::connect(&url)).await.unwrap();
     let (lock, set) = (locks.lock("a"), locks.all(["b", "c"]));

@@ -1,12 +1,12 @@
 //! A lock is held by one at a time.
 
-use super::{LONG, Stage, becomes_free, bounded, patient, take, until};
+use super::{Harness, LONG, becomes_free, bounded, patient, take, until};
 use fencepost::Wait;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub async fn only_one_of_fifty_tasks_is_inside_at_a_time(stage: Stage) {
-    let connections = [stage.locks().await, stage.locks().await];
+pub async fn only_one_of_fifty_tasks_is_inside_at_a_time(harness: Harness) {
+    let connections = [harness.locks().await, harness.locks().await];
     let (inside, counter) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let tasks = (0..50).map(|task| {
         let lock = patient(&connections[task % 2], "counter");
@@ -32,11 +32,11 @@ pub async fn only_one_of_fifty_tasks_is_inside_at_a_time(stage: Stage) {
     assert_eq!(counter.load(Ordering::SeqCst), 50);
     grants.sort_unstable_by_key(|(order, _)| *order);
     assert!(grants.is_sorted_by(|(_, one), (_, next)| one < next), "tokens out of order: {grants:?}");
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_held_lock_is_none_for_a_try_and_free_after_its_release(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_held_lock_is_none_for_a_try_and_free_after_its_release(harness: Harness) {
+    let locks = harness.locks().await;
     let lock = locks.lock("a").ttl(LONG);
     let guard = lock.try_acquire().await.unwrap().unwrap();
     assert!(lock.try_acquire().await.unwrap().is_none());
@@ -45,16 +45,16 @@ pub async fn a_held_lock_is_none_for_a_try_and_free_after_its_release(stage: Sta
     guard.release().await.unwrap();
 }
 
-pub async fn one_connection_excludes_another(stage: Stage) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
+pub async fn one_connection_excludes_another(harness: Harness) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
     let guard = take(&one, "a").await;
     assert!(other.lock("a").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
     becomes_free(&other, "a").await;
 }
 
-pub async fn a_waiter_gets_the_lock_when_it_is_released(stage: Stage) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
+pub async fn a_waiter_gets_the_lock_when_it_is_released(harness: Harness) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
     let guard = take(&one, "a").await;
     let waiter = tokio::spawn({
         let lock = other.lock("a").ttl(LONG).wait(Wait::Forever);
@@ -68,8 +68,8 @@ pub async fn a_waiter_gets_the_lock_when_it_is_released(stage: Stage) {
     guard.release().await.unwrap();
 }
 
-pub async fn a_waiter_gets_the_lock_when_the_guard_is_dropped(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_waiter_gets_the_lock_when_the_guard_is_dropped(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = take(&locks, "a").await;
     let waiter = tokio::spawn({
         let lock = patient(&locks, "a");
@@ -80,8 +80,8 @@ pub async fn a_waiter_gets_the_lock_when_the_guard_is_dropped(stage: Stage) {
     bounded("the waiter gets the lock", waiter).await.unwrap().release().await.unwrap();
 }
 
-pub async fn different_names_do_not_exclude_each_other(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn different_names_do_not_exclude_each_other(harness: Harness) {
+    let locks = harness.locks().await;
     let guards = [take(&locks, "a").await, take(&locks, "b").await, take(&locks, "a:b").await];
     assert!(guards.iter().all(|guard| guard.check().is_ok()));
 }

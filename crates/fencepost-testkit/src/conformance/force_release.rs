@@ -1,14 +1,14 @@
 //! An operator takes a lock back; its holder learns the reason.
 
-use super::{Stage, becomes_free, bounded, ms, patient, take};
+use super::{Harness, becomes_free, bounded, ms, patient, take};
 use fencepost::{Error, ForceRelease, Loss};
 
 fn reason() -> Loss {
     Loss::force_released("host is being drained")
 }
 
-pub async fn the_victim_learns_the_reason(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn the_victim_learns_the_reason(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let victim = patient(&locks, "a").renew_every(ms(100)).acquire().await.unwrap();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     assert_eq!(revoked.holder.owner, Some(victim.owner()));
@@ -18,8 +18,8 @@ pub async fn the_victim_learns_the_reason(stage: Stage) {
     assert_eq!(locks.stats().lost.force_released, 1);
 }
 
-pub async fn with_now_the_lock_is_free_while_the_victim_still_lives(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn with_now_the_lock_is_free_while_the_victim_still_lives(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let victim = patient(&locks, "a").renew_every(ms(100)).acquire().await.unwrap();
     let revoked =
         operator.force_release("a", ForceRelease::now("host is being drained")).await.unwrap().unwrap();
@@ -33,16 +33,16 @@ pub async fn with_now_the_lock_is_free_while_the_victim_still_lives(stage: Stage
     next.release().await.unwrap();
 }
 
-pub async fn a_lock_that_nobody_holds_cannot_be_taken_back(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_lock_that_nobody_holds_cannot_be_taken_back(harness: Harness) {
+    let locks = harness.locks().await;
     assert_eq!(locks.force_release("a", "x").await.unwrap(), None);
     assert_eq!(locks.force_release("a", ForceRelease::now("x")).await.unwrap(), None);
     becomes_free(&locks, "a").await;
     assert_eq!(locks.force_release("a", "x").await.unwrap(), None);
 }
 
-pub async fn a_politely_revoked_lock_is_not_free_before_its_holder_lets_go(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn a_politely_revoked_lock_is_not_free_before_its_holder_lets_go(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let victim = patient(&locks, "a").without_renewal().acquire().await.unwrap();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     if !revoked.freed {
@@ -55,8 +55,8 @@ pub async fn a_politely_revoked_lock_is_not_free_before_its_holder_lets_go(stage
     becomes_free(&operator, "a").await;
 }
 
-pub async fn a_force_release_that_names_a_token_takes_the_lock_from_nobody_else(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn a_force_release_that_names_a_token_takes_the_lock_from_nobody_else(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let before = take(&locks, "a").await;
     let seen = before.token();
     before.release().await.unwrap();

@@ -1,15 +1,15 @@
 //! A handle is a key: whoever has it may renew, release or take over the lock, one of them takes it over, and
 //! nothing that it says is ever written.
 
-use super::{LONG, Stage, becomes_free, bounded, ms, patient, take};
+use super::{Harness, LONG, becomes_free, bounded, ms, patient, take};
 use fencepost::{Error, Handle, Loss};
 
 fn lost<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Lost { .. }))
 }
 
-pub async fn of_two_that_attach_one_handle_the_second_is_told_that_it_is_taken(stage: Stage) {
-    let (locks, others) = (stage.locks().await, stage.locks().await);
+pub async fn of_two_that_attach_one_handle_the_second_is_told_that_it_is_taken(harness: Harness) {
+    let (locks, others) = (harness.locks().await, harness.locks().await);
     let handle = take(&locks, "a").await.detach().await.unwrap();
     let first = patient(&locks, "a").attach(&handle).await.unwrap();
     assert!(lost(patient(&others, "a").attach(&handle).await), "one handle, one guard");
@@ -23,8 +23,8 @@ pub async fn of_two_that_attach_one_handle_the_second_is_told_that_it_is_taken(s
     becomes_free(&locks, "a").await;
 }
 
-pub async fn a_handle_renews_as_often_as_it_likes_and_then_releases(stage: Stage) {
-    let (locks, others) = (stage.locks().await, stage.locks().await);
+pub async fn a_handle_renews_as_often_as_it_likes_and_then_releases(harness: Harness) {
+    let (locks, others) = (harness.locks().await, harness.locks().await);
     let handle = take(&locks, "a").await.detach().await.unwrap();
     for locks in [&locks, &others, &locks] {
         locks.extend(&handle, LONG).await.unwrap();
@@ -43,8 +43,8 @@ fn forged(handle: &Handle, token: u64) -> Handle {
     format!("{token}.{rest}").parse().unwrap()
 }
 
-pub async fn a_forged_token_in_a_handle_is_refused_and_changes_nothing(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_forged_token_in_a_handle_is_refused_and_changes_nothing(harness: Harness) {
+    let locks = harness.locks().await;
     let handle = take(&locks, "a").await.detach().await.unwrap();
     let token = handle.token().get();
     for wrong in [(1 << 53) - 2, token + 1, token - 1].into_iter().filter(|token| *token > 0) {
@@ -62,8 +62,8 @@ pub async fn a_forged_token_in_a_handle_is_refused_and_changes_nothing(stage: St
     }
 }
 
-pub async fn what_a_store_shows_makes_no_handle(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn what_a_store_shows_makes_no_handle(harness: Harness) {
+    let locks = harness.locks().await;
     let handle = take(&locks, "a").await.detach().await.unwrap();
     let shown = locks.show("a").await.unwrap().unwrap();
     let owner = shown.owner.unwrap();
@@ -75,8 +75,8 @@ pub async fn what_a_store_shows_makes_no_handle(stage: Stage) {
     locks.release(&handle).await.unwrap();
 }
 
-pub async fn a_release_by_handle_is_the_answer_to_a_force_release(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn a_release_by_handle_is_the_answer_to_a_force_release(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let handle = take(&locks, "a").await.detach().await.unwrap();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     assert!(!revoked.freed && revoked.token > handle.token());
@@ -91,8 +91,8 @@ pub async fn a_release_by_handle_is_the_answer_to_a_force_release(stage: Stage) 
     assert!(take(&locks, "a").await.token() > revoked.token);
 }
 
-pub async fn a_renewal_by_handle_never_shortens_the_lease(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_renewal_by_handle_never_shortens_the_lease(harness: Harness) {
+    let locks = harness.locks().await;
     let handle = take(&locks, "a").await.detach().await.unwrap();
     locks.extend(&handle, LONG).await.unwrap();
     locks.extend(&handle, ms(2000)).await.unwrap();
@@ -101,8 +101,8 @@ pub async fn a_renewal_by_handle_never_shortens_the_lease(stage: Stage) {
     locks.release(&handle).await.unwrap();
 }
 
-pub async fn a_guard_beside_a_renewal_by_handle_still_hears_of_a_force_release(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn a_guard_beside_a_renewal_by_handle_still_hears_of_a_force_release(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let handle = take(&locks, "a").await.detach().await.unwrap();
     let guard = patient(&locks, "a").renew_every(ms(100)).attach(&handle).await.unwrap();
     // Of a handle that is used up: it must not disturb the guard in the same process.
@@ -112,18 +112,18 @@ pub async fn a_guard_beside_a_renewal_by_handle_still_hears_of_a_force_release(s
     assert_eq!(why, Loss::force_released("enough"));
 }
 
-pub async fn a_guard_whose_lock_was_attached_leaves_it_to_the_next(stage: Stage) {
-    leaves_it_to_the_next(stage, false).await;
+pub async fn a_guard_whose_lock_was_attached_leaves_it_to_the_next(harness: Harness) {
+    leaves_it_to_the_next(harness, false).await;
 }
 
-pub async fn an_attached_guard_whose_lock_was_attached_again_leaves_it_as_well(stage: Stage) {
-    leaves_it_to_the_next(stage, true).await;
+pub async fn an_attached_guard_whose_lock_was_attached_again_leaves_it_as_well(harness: Harness) {
+    leaves_it_to_the_next(harness, true).await;
 }
 
-async fn leaves_it_to_the_next(stage: Stage, detached: bool) {
-    let others = stage.locks().await;
+async fn leaves_it_to_the_next(harness: Harness, detached: bool) {
+    let others = harness.locks().await;
     for (knows, releases) in [(true, true), (true, false), (false, true), (false, false)] {
-        let locks = stage.locks().await;
+        let locks = harness.locks().await;
         let lock = patient(&locks, "a").renew_every(if knows { ms(100) } else { LONG / 3 });
         let mut before = lock.acquire().await.unwrap();
         if detached {
@@ -148,8 +148,8 @@ async fn leaves_it_to_the_next(stage: Stage, detached: bool) {
     }
 }
 
-pub async fn an_attached_guard_that_is_asked_to_let_go_holds_the_lock_until_it_does(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn an_attached_guard_that_is_asked_to_let_go_holds_the_lock_until_it_does(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let handle = take(&locks, "a").await.detach().await.unwrap();
     let guard = patient(&locks, "a").renew_every(ms(100)).attach(&handle).await.unwrap();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();

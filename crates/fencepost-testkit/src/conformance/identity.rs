@@ -1,11 +1,11 @@
 //! Promise 4: one identity per attempt, and everything conditional on it.
 
-use super::{LONG, SHORT, Stage, bounded, take};
+use super::{Harness, LONG, SHORT, bounded, take};
 use fencepost::{Error, Guard, Locks, Loss};
 use std::collections::HashSet;
 
-pub async fn every_acquisition_has_an_owner_of_its_own(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn every_acquisition_has_an_owner_of_its_own(harness: Harness) {
+    let locks = harness.locks().await;
     let mut owners = HashSet::new();
     for _ in 0..10 {
         let guard = take(&locks, "a").await;
@@ -29,24 +29,24 @@ async fn still_holds(locks: &Locks, guard: Guard) {
     guard.release().await.unwrap();
 }
 
-pub async fn a_late_release_does_not_touch_the_next_holder(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_late_release_does_not_touch_the_next_holder(harness: Harness) {
+    let locks = harness.locks().await;
     let (late, next) = late_and_next(&locks).await;
     assert!(matches!(late.release().await, Err(Error::Lost { why: Loss::Expired, .. })));
     still_holds(&locks, next).await;
 }
 
-pub async fn a_late_drop_does_not_touch_the_next_holder(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_late_drop_does_not_touch_the_next_holder(harness: Harness) {
+    let locks = harness.locks().await;
     let (late, next) = late_and_next(&locks).await;
     drop(late);
     // Waits for releases under way.
     locks.clone().close().await;
-    still_holds(&stage.locks().await, next).await;
+    still_holds(&harness.locks().await, next).await;
 }
 
-pub async fn a_late_extension_does_not_touch_the_next_holder(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_late_extension_does_not_touch_the_next_holder(harness: Harness) {
+    let locks = harness.locks().await;
     let (late, next) = late_and_next(&locks).await;
     assert!(matches!(late.extend_to(LONG * 2).await, Err(Error::Lost { .. })));
     let holder = locks.show("a").await.unwrap().unwrap();
@@ -54,12 +54,12 @@ pub async fn a_late_extension_does_not_touch_the_next_holder(stage: Stage) {
     still_holds(&locks, next).await;
 }
 
-pub async fn an_extension_never_creates_a_lock_again(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn an_extension_never_creates_a_lock_again(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(LONG).without_renewal().acquire().await.unwrap();
-    stage.remove("a");
+    harness.remove("a");
     assert!(matches!(guard.extend().await, Err(Error::Lost { .. })));
     assert_eq!(locks.show("a").await.unwrap(), None);
     drop(guard);
-    stage.is_clear().await;
+    harness.is_clear().await;
 }

@@ -1,6 +1,6 @@
 //! Promise 3: the guard says lost before its lease can run out, from the local clock alone.
 
-use super::{LONG, SHORT, Stage, becomes_free, bounded, ms, until};
+use super::{Harness, LONG, SHORT, becomes_free, bounded, ms, until};
 use fencepost::SupervisorExt as _;
 use fencepost::{Error, Guard, Loss, Risk, State};
 use std::time::Duration;
@@ -19,8 +19,8 @@ async fn no_longer_held(guard: &Guard) -> State {
     }
 }
 
-pub async fn renewal_keeps_a_lock_far_beyond_its_ttl(stage: Stage) {
-    let (locks, rival) = (stage.locks().await, stage.locks().await);
+pub async fn renewal_keeps_a_lock_far_beyond_its_ttl(harness: Harness) {
+    let (locks, rival) = (harness.locks().await, harness.locks().await);
     let guard = locks.lock("a").ttl(secs(2)).renew_every(ms(100)).acquire().await.unwrap();
     let until_before = guard.valid_until_boottime();
     // Sixty of these take three times the ttl.
@@ -32,8 +32,8 @@ pub async fn renewal_keeps_a_lock_far_beyond_its_ttl(stage: Stage) {
     guard.release().await.unwrap();
 }
 
-pub async fn a_lock_is_given_back_at_its_max_hold(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_lock_is_given_back_at_its_max_hold(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(LONG).max_hold(ms(600)).acquire().await.unwrap();
     let risk = no_longer_held(&guard).await;
     assert!(
@@ -42,37 +42,37 @@ pub async fn a_lock_is_given_back_at_its_max_hold(stage: Stage) {
     );
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::MaxHold);
     // The guard lives on; the keeper gave the lock back.
-    becomes_free(&stage.locks().await, "a").await;
+    becomes_free(&harness.locks().await, "a").await;
     assert_eq!(locks.stats().lost.max_hold, 1);
     assert!(matches!(guard.release().await, Err(Error::Lost { why: Loss::MaxHold, .. })));
 }
 
-pub async fn a_guard_is_at_risk_and_then_lost_when_the_store_stops(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_guard_is_at_risk_and_then_lost_when_the_store_stops(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(secs(6)).acquire().await.unwrap();
-    stage.stop();
+    harness.stop();
     let risk = no_longer_held(&guard).await;
     let why = bounded("it is lost", guard.lost()).await;
-    stage.resume();
+    harness.resume();
     assert!(matches!(risk, State::AtRisk { .. }), "{risk:?}");
     assert_eq!(why, Loss::Unreachable);
     assert_eq!(guard.valid_for(), Some(Duration::ZERO));
 }
 
-pub async fn a_lost_guard_stays_lost_when_the_store_comes_back(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_lost_guard_stays_lost_when_the_store_comes_back(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
-    stage.stop();
+    harness.stop();
     let why = bounded("it is lost", guard.lost()).await;
-    stage.resume();
-    becomes_free(&stage.locks().await, "a").await;
+    harness.resume();
+    becomes_free(&harness.locks().await, "a").await;
     assert_eq!(guard.state(), State::Lost(why));
     assert!(matches!(guard.extend().await, Err(Error::Lost { .. })));
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
-pub async fn a_lock_that_is_not_renewed_is_at_risk_and_then_expired(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_lock_that_is_not_renewed_is_at_risk_and_then_expired(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();
     let risk = no_longer_held(&guard).await;
     assert!(matches!(risk, State::AtRisk { why: Risk::Ending, .. } | State::Lost(Loss::Expired)), "{risk:?}");
@@ -80,18 +80,18 @@ pub async fn a_lock_that_is_not_renewed_is_at_risk_and_then_expired(stage: Stage
     assert_eq!(locks.stats().lost.expired, 1);
 }
 
-pub async fn a_removed_lock_is_lost_at_the_next_renewal(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_removed_lock_is_lost_at_the_next_renewal(harness: Harness) {
+    let locks = harness.locks().await;
     // No renewal may come while it is removed from one node after the other: it would be mended.
     let guard = locks.lock("a").ttl(LONG).renew_every(secs(2)).acquire().await.unwrap();
-    stage.remove("a");
+    harness.remove("a");
     assert_eq!(bounded("it is lost", guard.lost()).await, Loss::Taken);
     // The renewal did not bring it back.
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn an_extension_never_shortens(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn an_extension_never_shortens(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
     match guard.extend_to(LONG).await {
         Ok(_) => {}
@@ -109,12 +109,12 @@ pub async fn an_extension_never_shortens(stage: Stage) {
     assert!(expires_in > TTL && expires_in >= guard.valid_for().unwrap(), "{expires_in:?}");
 }
 
-pub async fn an_extension_of_a_lost_lock_says_so(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn an_extension_of_a_lost_lock_says_so(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(LONG).without_renewal().acquire().await.unwrap();
-    stage.remove("a");
+    harness.remove("a");
     let error = guard.extend().await.unwrap_err();
     assert!(matches!(error, Error::Lost { why: Loss::Taken, .. }), "{error}");
     assert!(guard.state().is_lost());
-    stage.is_clear().await;
+    harness.is_clear().await;
 }

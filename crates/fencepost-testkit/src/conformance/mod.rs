@@ -29,16 +29,16 @@ pub mod retry;
 pub mod scope;
 pub mod sets;
 
-mod stage;
+mod harness;
 
-pub use stage::{
-    IN_VAIN, LONG, Logged, Needs, SHORT, Stage, TestStore, becomes_free, bounded, ms, patient, run, take,
+pub use harness::{
+    Harness, IN_VAIN, LONG, Logged, Needs, SHORT, TestStore, becomes_free, bounded, ms, patient, run, take,
     until,
 };
 
 /// Makes a module of tests that hold a store to every promise: `conformance!(mine, start)`, where `start` is
 /// a
-/// function that returns a [`Stage`](crate::conformance::Stage).
+/// function that returns a [`Harness`](crate::conformance::Harness).
 #[macro_export]
 macro_rules! conformance {
     ($store:ident, $start:expr) => {

@@ -1,9 +1,9 @@
 //! Any text is a name, and different names are different locks. Only Redis wants braces to form a hash tag.
 
-use super::{Stage, take};
+use super::{Harness, take};
 
-pub async fn any_text_is_a_name_of_its_own(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn any_text_is_a_name_of_its_own(harness: Harness) {
+    let locks = harness.locks().await;
     let long = "x".repeat(512);
     let (wide, lookalike) = ("ä".repeat(256), "x".repeat(511));
     let names = [
@@ -57,5 +57,5 @@ pub async fn any_text_is_a_name_of_its_own(stage: Stage) {
     for guard in guards {
         guard.release().await.unwrap();
     }
-    stage.is_clear().await;
+    harness.is_clear().await;
 }

@@ -1,10 +1,10 @@
 //! Polling by the caller's own schedule, for those who want it.
 
-use super::{IN_VAIN, LONG, Stage, bounded, ms, take, until};
+use super::{Harness, IN_VAIN, LONG, bounded, ms, take, until};
 use fencepost::{Error, Retry};
 
-pub async fn a_schedule_that_ends_ends_the_wait(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_schedule_that_ends_ends_the_wait(harness: Harness) {
+    let locks = harness.locks().await;
     let _held = take(&locks, "a").await;
     let schedules = [
         (Retry::fixed(ms(2)).attempts(3), 3),
@@ -20,8 +20,8 @@ pub async fn a_schedule_that_ends_ends_the_wait(stage: Stage) {
     }
 }
 
-pub async fn a_schedule_finds_the_lock_when_it_is_free(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_schedule_finds_the_lock_when_it_is_free(harness: Harness) {
+    let locks = harness.locks().await;
     let held = take(&locks, "a").await;
     let poller = tokio::spawn({
         let lock = locks.lock("a").ttl(LONG).retry(Retry::fixed(ms(5)).jitter());
@@ -32,8 +32,8 @@ pub async fn a_schedule_finds_the_lock_when_it_is_free(stage: Stage) {
     bounded("it gets the lock", poller).await.unwrap().release().await.unwrap();
 }
 
-pub async fn a_deadline_bounds_a_schedule_without_end(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_deadline_bounds_a_schedule_without_end(harness: Harness) {
+    let locks = harness.locks().await;
     let _held = take(&locks, "a").await;
     let lock = locks.lock("a").retry(Retry::fixed(ms(5))).wait(IN_VAIN);
     let error = bounded("the wait ends", lock.acquire()).await.unwrap_err();

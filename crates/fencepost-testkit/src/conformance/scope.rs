@@ -1,6 +1,6 @@
 //! Work under a lock: released after it, and dropped where it stands when the lock is lost.
 
-use super::{Stage, becomes_free, bounded, ms, patient, take};
+use super::{Harness, becomes_free, bounded, ms, patient, take};
 use fencepost::{Error, Guard, Loss};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,8 @@ impl Drop for Flag {
     }
 }
 
-pub async fn a_scope_releases_and_returns_what_the_work_returned(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_scope_releases_and_returns_what_the_work_returned(harness: Harness) {
+    let locks = harness.locks().await;
     let inside = locks.clone();
     let work = async |guard: &Guard| {
         assert!(inside.lock("a").try_acquire().await.unwrap().is_none());
@@ -26,16 +26,16 @@ pub async fn a_scope_releases_and_returns_what_the_work_returned(stage: Stage) {
     assert!(next.token() > token);
 }
 
-pub async fn a_scope_that_panics_releases(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_scope_that_panics_releases(harness: Harness) {
+    let locks = harness.locks().await;
     let lock = patient(&locks, "a");
     let task = tokio::spawn(async move { lock.scope(async |_: &Guard| panic!("on purpose")).await });
     assert!(task.await.unwrap_err().is_panic());
     becomes_free(&locks, "a").await;
 }
 
-pub async fn the_work_is_dropped_when_the_lock_is_lost(stage: Stage) {
-    let (locks, operator) = (stage.locks().await, stage.locks().await);
+pub async fn the_work_is_dropped_when_the_lock_is_lost(harness: Harness) {
+    let (locks, operator) = (harness.locks().await, harness.locks().await);
     let dropped = Arc::new(AtomicBool::new(false));
     let lock = patient(&locks, "a").renew_every(ms(50));
     let work = lock.scope(async |_: &Guard| {
@@ -50,8 +50,8 @@ pub async fn the_work_is_dropped_when_the_lock_is_lost(stage: Stage) {
     becomes_free(&operator, "a").await;
 }
 
-pub async fn work_inside_a_held_guard_keeps_the_guard(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn work_inside_a_held_guard_keeps_the_guard(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = take(&locks, "a").await;
     assert_eq!(guard.scope(async |_: &Guard| 7).await.unwrap(), 7);
     guard.check().unwrap();

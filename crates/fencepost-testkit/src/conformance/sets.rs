@@ -1,10 +1,10 @@
 //! Several locks at once: sorted, all or nothing, a token each.
 
-use super::{IN_VAIN, LONG, Stage, becomes_free, bounded, ms, take, until};
+use super::{Harness, IN_VAIN, LONG, becomes_free, bounded, ms, take, until};
 use fencepost::{Error, GuardSet, Loss, State};
 
-pub async fn a_set_holds_every_name_with_a_token_of_its_own(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_set_holds_every_name_with_a_token_of_its_own(harness: Harness) {
+    let locks = harness.locks().await;
     let set = locks.all(["b", "a", "b", "c"]).ttl(LONG).acquire().await.unwrap();
     let names: Vec<_> = set.tokens().map(|(name, _)| name.to_string()).collect();
     assert_eq!(names, ["a", "b", "c"]);
@@ -15,11 +15,11 @@ pub async fn a_set_holds_every_name_with_a_token_of_its_own(stage: Stage) {
         assert!(locks.lock(name).try_acquire().await.unwrap().is_none());
     }
     set.release().await.unwrap();
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_set_holds_nothing_if_one_name_is_not_free(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_set_holds_nothing_if_one_name_is_not_free(harness: Harness) {
+    let locks = harness.locks().await;
     let held = take(&locks, "b").await;
     let set = locks.all(["a", "b", "c"]).ttl(LONG);
     assert!(set.try_acquire().await.unwrap().is_none());
@@ -33,8 +33,8 @@ pub async fn a_set_holds_nothing_if_one_name_is_not_free(stage: Stage) {
     set.try_acquire().await.unwrap().unwrap().release().await.unwrap();
 }
 
-pub async fn sets_in_any_order_never_wait_for_each_other(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn sets_in_any_order_never_wait_for_each_other(harness: Harness) {
+    let locks = harness.locks().await;
     let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
     let tasks: Vec<_> = (0..20)
         .map(|task| {
@@ -45,11 +45,11 @@ pub async fn sets_in_any_order_never_wait_for_each_other(stage: Stage) {
     for task in tasks {
         bounded("all end", task).await.unwrap();
     }
-    stage.is_clear().await;
+    harness.is_clear().await;
 }
 
-pub async fn a_set_is_lost_when_one_of_its_locks_is(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn a_set_is_lost_when_one_of_its_locks_is(harness: Harness) {
+    let locks = harness.locks().await;
     let set = locks.all(["a", "b"]).ttl(LONG).renew_every(ms(50)).acquire().await.unwrap();
     let work = set.scope(async |_: &GuardSet| {
         locks.force_release("b", "enough").await.unwrap().unwrap();

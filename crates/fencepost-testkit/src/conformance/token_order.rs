@@ -1,10 +1,10 @@
 //! Promise 1: a token is strictly larger than every token handed out earlier for its name.
 
-use super::{SHORT, Stage, take};
+use super::{Harness, SHORT, take};
 use fencepost::State;
 
-pub async fn tokens_grow_across_releases(stage: Stage) {
-    let connections = [stage.locks().await, stage.locks().await];
+pub async fn tokens_grow_across_releases(harness: Harness) {
+    let connections = [harness.locks().await, harness.locks().await];
     let mut last = None;
     for round in 0..100 {
         let guard = take(&connections[round % 2], "a").await;
@@ -14,8 +14,8 @@ pub async fn tokens_grow_across_releases(stage: Stage) {
     }
 }
 
-pub async fn tokens_grow_across_dropped_guards(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn tokens_grow_across_dropped_guards(harness: Harness) {
+    let locks = harness.locks().await;
     let mut last = None;
     for _ in 0..20 {
         let guard = take(&locks, "a").await;
@@ -24,10 +24,10 @@ pub async fn tokens_grow_across_dropped_guards(stage: Stage) {
     }
 }
 
-pub async fn tokens_grow_across_reconnects(stage: Stage) {
+pub async fn tokens_grow_across_reconnects(harness: Harness) {
     let mut last = None;
     for _ in 0..5 {
-        let locks = stage.locks().await;
+        let locks = harness.locks().await;
         let guard = take(&locks, "a").await;
         assert!(Some(guard.token()) > last);
         last = Some(guard.token());
@@ -36,8 +36,8 @@ pub async fn tokens_grow_across_reconnects(stage: Stage) {
     }
 }
 
-pub async fn tokens_grow_across_abandoned_attempts(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn tokens_grow_across_abandoned_attempts(harness: Harness) {
+    let locks = harness.locks().await;
     let first = take(&locks, "a").await;
     let before = first.token();
     assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
@@ -46,8 +46,8 @@ pub async fn tokens_grow_across_abandoned_attempts(stage: Stage) {
     assert!(take(&locks, "a").await.token() > before);
 }
 
-pub async fn the_token_of_a_force_release_lies_between_the_victim_and_the_next(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn the_token_of_a_force_release_lies_between_the_victim_and_the_next(harness: Harness) {
+    let locks = harness.locks().await;
     let victim = take(&locks, "a").await;
     let revoked = locks.force_release("a", fencepost::ForceRelease::now("test")).await.unwrap().unwrap();
     assert!(revoked.token > victim.token());
@@ -55,8 +55,8 @@ pub async fn the_token_of_a_force_release_lies_between_the_victim_and_the_next(s
     assert!(take(&locks, "a").await.token() > revoked.token);
 }
 
-pub async fn tokens_grow_across_expiry(stage: Stage) {
-    let locks = stage.locks().await;
+pub async fn tokens_grow_across_expiry(harness: Harness) {
+    let locks = harness.locks().await;
     let mut last = None;
     for _ in 0..3 {
         let guard = locks.lock("a").ttl(SHORT).without_renewal().acquire().await.unwrap();

@@ -12,7 +12,7 @@ pub static LOCAL: Store = Store {
     start: |_| Box::new(Cluster::start(1)),
     blows: &[Blow::Kill, Blow::Pause],
     excuse: |_, _, _| None,
-    stage: super::stage::stage,
+    harness: super::harness::harness,
 };
 
 /// Three of them.
@@ -29,7 +29,7 @@ pub static LOCAL_CLUSTER: Store = Store {
              (etcd releases before November 2023)",
         ))
     },
-    stage: super::stage::stage,
+    harness: super::harness::harness,
 };
 
 fn missing() -> Option<&'static str> {

@@ -1,9 +1,9 @@
 //! A real etcd cluster of one or more members on loopback ports. It does not wait for its disk unless told
 //! to: these tests kill processes, not machines, and a killed process loses nothing that it has written.
 
+mod harness;
 mod local;
 mod member;
-mod stage;
 
 use std::io::Write as _;
 use std::ops::{Index, IndexMut};

@@ -64,7 +64,7 @@ impl Record {
         // the tokens. If they do overlap, exclusion is broken, and this has the same excuses.
         let before = self.highest_held.filter(|held| hold.was_valid() && held.at < at && held.token > token);
         let clash = match (twice, floor, before) {
-            (Some(twin), ..) => Some((Rule::UniqueTokens, twin)),
+            (Some(duplicate), ..) => Some((Rule::UniqueTokens, duplicate)),
             (None, Some(floor), _) if floor.token > token => Some((Rule::OrderedTokens, floor)),
             (None, _, Some(before)) => Some((Rule::TokensInTurn, before)),
             _ => None,

@@ -24,7 +24,7 @@ pub static LOCAL: Store = Store {
              late",
         ))
     },
-    stage: super::stage::stage,
+    harness: super::harness::harness,
 };
 
 #[derive(Debug)]

@@ -6,8 +6,8 @@
 
 mod bouncer;
 mod config;
+mod harness;
 mod local;
-mod stage;
 mod standby;
 
 use std::fs;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fleet, Server};
+use super::{Nodes, Server};
 use crate::history::Cause;
 use crate::local::{self, Blow, Servers, Store};
 
@@ -20,7 +20,7 @@ pub static LOCAL: Store = Store {
              renewal",
         ))
     },
-    stage: super::stage::stage,
+    harness: super::harness::harness,
 };
 
 /// Five of them for Redlock.
@@ -28,16 +28,16 @@ pub static LOCAL_REDLOCK: Store = Store {
     name: "redlock5",
     missing,
     start: |ttl| {
-        let fleet = Fleet::start(5);
+        let nodes = Nodes::start(5);
         // The shortest quarantine that goes with the ttl, or half of a run would be spent in it.
         let quarantine = ttl.mul_f64(1.05) + Duration::from_secs(1);
         let (ttl, quarantine) = (ttl.as_millis(), quarantine.as_millis());
-        let url = fleet.url_with(&format!("max_ttl={ttl}ms&quarantine={quarantine}ms&deployment=local"));
-        Box::new(Redlock { fleet, url })
+        let url = nodes.url_with(&format!("max_ttl={ttl}ms&quarantine={quarantine}ms&deployment=local"));
+        Box::new(Redlock { nodes, url })
     },
     blows: &[Blow::Kill, Blow::Pause, Blow::Empty],
     excuse: |_, _, _| None,
-    stage: super::stage::redlock_stage,
+    harness: super::harness::redlock_harness,
 };
 
 fn missing() -> Option<&'static str> {
@@ -70,7 +70,7 @@ impl Servers for Server {
 
 #[derive(Debug)]
 struct Redlock {
-    fleet: Fleet,
+    nodes: Nodes,
     url: String,
 }
 
@@ -80,14 +80,14 @@ impl Servers for Redlock {
     }
 
     fn count(&self) -> usize {
-        self.fleet.len()
+        self.nodes.len()
     }
 
     fn get(&mut self, index: usize) -> &mut dyn local::Server {
-        &mut self.fleet[index]
+        &mut self.nodes[index]
     }
 
     fn entries(&self, prefix: &str) -> Vec<String> {
-        entries(self.fleet.iter(), prefix)
+        entries(self.nodes.iter(), prefix)
     }
 }

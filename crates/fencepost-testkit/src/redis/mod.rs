@@ -1,10 +1,10 @@
 //! A real `redis-server` on a loopback port and a unix socket, without persistence unless asked for.
 
 mod config;
-mod fleet;
+mod harness;
 mod local;
+mod nodes;
 mod resp;
-mod stage;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,8 +14,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 pub use config::Config;
-pub use fleet::Fleet;
 pub use local::{LOCAL, LOCAL_REDLOCK};
+pub use nodes::Nodes;
 pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};

@@ -142,9 +142,9 @@ fn a_moved_clock_stays_across_restarts_and_saves() {
 
 #[test]
 fn one_clock_moves_and_the_others_do_not() {
-    let fleet = Fleet::start_with(3, Config::movable_clock);
-    fleet[1].set_clock(60);
-    assert!(shows(&fleet[0], 0) && shows(&fleet[1], 60) && shows(&fleet[2], 0));
+    let nodes = Nodes::start_with(3, Config::movable_clock);
+    nodes[1].set_clock(60);
+    assert!(shows(&nodes[0], 0) && shows(&nodes[1], 60) && shows(&nodes[2], 0));
 }
 
 #[test]
@@ -154,24 +154,24 @@ fn the_clock_of_an_ordinary_server_cannot_be_moved() {
 }
 
 #[test]
-fn a_fleet_is_independent_servers_with_one_url() {
-    let mut fleet = Fleet::start(5);
-    assert_eq!((fleet.len(), fleet.is_empty()), (5, false));
-    let addrs: Vec<_> = fleet.iter().map(|server| server.addr().to_string()).collect();
-    assert_eq!(fleet.url(), format!("redlock://{}", addrs.join(",")));
-    assert_eq!(fleet.url_with("max_ttl=2s"), format!("redlock://{}?max_ttl=2s", addrs.join(",")));
+fn nodes_are_independent_servers_with_one_url() {
+    let mut nodes = Nodes::start(5);
+    assert_eq!((nodes.len(), nodes.is_empty()), (5, false));
+    let addrs: Vec<_> = nodes.iter().map(|server| server.addr().to_string()).collect();
+    assert_eq!(nodes.url(), format!("redlock://{}", addrs.join(",")));
+    assert_eq!(nodes.url_with("max_ttl=2s"), format!("redlock://{}?max_ttl=2s", addrs.join(",")));
 
-    fleet[0].cli(&["SET", "a", "1"]);
-    assert_eq!(fleet[0].keys(), ["a"]);
-    assert!(fleet.iter().skip(1).all(|server| server.keys().is_empty()));
-    fleet[4].kill();
-    assert!(!fleet[4].ping() && fleet[3].ping());
+    nodes[0].cli(&["SET", "a", "1"]);
+    assert_eq!(nodes[0].keys(), ["a"]);
+    assert!(nodes.iter().skip(1).all(|server| server.keys().is_empty()));
+    nodes[4].kill();
+    assert!(!nodes[4].ping() && nodes[3].ping());
 }
 
 #[test]
-fn every_server_of_a_fleet_may_have_its_own_login() {
+fn every_node_may_have_its_own_login() {
     let mut number = 0;
-    let fleet = Fleet::start_with(3, |config| {
+    let nodes = Nodes::start_with(3, |config| {
         number += 1;
         match number {
             1 => config,
@@ -179,20 +179,20 @@ fn every_server_of_a_fleet_may_have_its_own_login() {
             _ => config.user("alice", "hush"),
         }
     });
-    let [first, second, third] = [0, 1, 2].map(|index| fleet[index].addr());
-    assert_eq!(fleet.url(), format!("redlock://{first},:hush@{second},alice:hush@{third}"));
-    assert_eq!(fleet[2].cli(&["ACL", "WHOAMI"]), "alice");
+    let [first, second, third] = [0, 1, 2].map(|index| nodes[index].addr());
+    assert_eq!(nodes.url(), format!("redlock://{first},:hush@{second},alice:hush@{third}"));
+    assert_eq!(nodes[2].cli(&["ACL", "WHOAMI"]), "alice");
 }
 
 #[test]
-fn a_fleet_is_reached_through_one_proxy_each() {
-    let fleet = Fleet::start_with(2, |config| config.password("hush"));
-    let proxies = fleet.proxies();
+fn nodes_are_reached_through_one_proxy_each() {
+    let nodes = Nodes::start_with(2, |config| config.password("hush"));
+    let proxies = nodes.proxies();
     let [first, second] = [0, 1].map(|index| proxies[index].addr());
-    assert_eq!(fleet.url_through(&proxies, ""), format!("redlock://:hush@{first},:hush@{second}"));
-    assert!(fleet.url_through(&proxies, "ttl=2s").ends_with("?ttl=2s"));
+    assert_eq!(nodes.url_through(&proxies, ""), format!("redlock://:hush@{first},:hush@{second}"));
+    assert!(nodes.url_through(&proxies, "ttl=2s").ends_with("?ttl=2s"));
 
-    for (proxy, server) in proxies.iter().zip(fleet.iter()) {
+    for (proxy, server) in proxies.iter().zip(nodes.iter()) {
         let mut stream = TcpStream::connect(proxy.addr()).unwrap();
         stream.write_all(b"AUTH hush\r\nINFO server\r\nQUIT\r\n").unwrap();
         let mut answer = String::new();
@@ -203,8 +203,8 @@ fn a_fleet_is_reached_through_one_proxy_each() {
 
 #[test]
 #[should_panic(expected = "no-such-option")]
-fn a_fleet_that_does_not_start_says_why() {
-    let _ = Fleet::start_with(2, |config| config.line("no-such-option yes"));
+fn nodes_that_do_not_start_say_why() {
+    let _ = Nodes::start_with(2, |config| config.line("no-such-option yes"));
 }
 
 #[test]

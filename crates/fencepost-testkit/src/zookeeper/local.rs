@@ -13,7 +13,7 @@ pub static LOCAL: Store = Store {
     start: |_| Box::new(Server::start()),
     blows: &[Blow::Kill, Blow::Pause],
     excuse: |_, _, _| None,
-    stage: super::stage::stage,
+    harness: super::harness::harness,
 };
 
 /// Three of them.
@@ -30,7 +30,7 @@ pub static LOCAL_ENSEMBLE: Store = Store {
              believing for half a ttl and half a tick too long at most",
         ))
     },
-    stage: super::stage::stage,
+    harness: super::harness::harness,
 };
 
 fn missing() -> Option<&'static str> {

@@ -4,9 +4,9 @@
 mod client;
 mod counter;
 mod ensemble;
+mod harness;
 mod local;
 mod relay;
-mod stage;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

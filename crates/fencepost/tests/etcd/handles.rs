@@ -1,4 +1,4 @@
-//! Handles: what renewing by one costs, and that a takeover that came to nothing leaves it good.
+//! Handles: what renewing by one costs, and that an attach that came to nothing leaves it good.
 
 use fencepost::{Error, Loss};
 use fencepost_testkit::Proxy;

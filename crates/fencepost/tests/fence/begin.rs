@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fencepost::fence::postgres::{MIGRATION, activate, begin};
 use fencepost::fence::{Error, StaleToken};
 
-use crate::stage::{Database, bounded, token, until};
+use crate::harness::{Database, bounded, token, until};
 
 async fn waits(database: &Database) {
     let waiting = async || database.psql("SELECT count(*) FROM pg_locks WHERE NOT granted") != "0";

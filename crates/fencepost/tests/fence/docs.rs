@@ -2,7 +2,7 @@
 
 use fencepost_testkit::redis::Reply;
 
-use crate::stage::{Database, fresh, redis};
+use crate::harness::{Database, fresh, redis};
 
 const PAGE: &str = include_str!("../../../../docs/guide/fencing.md");
 

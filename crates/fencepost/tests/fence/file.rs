@@ -8,7 +8,7 @@ use fencepost::fence::{Error, Fence};
 use fencepost_testkit::{Folder, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::stage::{bounded, token};
+use crate::harness::{bounded, token};
 
 /// Tells a child of this test to write there.
 const FOLDER: &str = "FENCEPOST_TEST_FENCE_FOLDER";

@@ -2,7 +2,7 @@
 
 use fencepost::fence::Fence;
 
-use crate::stage::{Database, token, until};
+use crate::harness::{Database, token, until};
 
 /// A database in which anybody may create in `public`, and a role that has filled it with functions and
 /// operators which fit what `fence.sql` says better than those of the system.

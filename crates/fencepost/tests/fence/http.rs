@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
-use crate::stage::{bounded, token};
+use crate::harness::{bounded, token};
 use crate::subjects::{Kind, Subject};
 
 /// One account. `PUT` sets it to the body, everything else reads it.
@@ -123,7 +123,7 @@ async fn is_pending(future: &mut (impl Future + Unpin)) -> bool {
 fn request(method: Method, token: Option<u64>, body: &str) -> Request<String> {
     let mut request = Request::builder().method(method).uri("/account").body(body.to_owned()).unwrap();
     if let Some(number) = token {
-        present(request.headers_mut(), crate::stage::token(number));
+        present(request.headers_mut(), crate::harness::token(number));
     }
     request
 }

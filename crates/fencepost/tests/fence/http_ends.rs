@@ -7,8 +7,8 @@ use fencepost::fence::{Backend, Error, Fence, Result};
 use fencepost::{FencingToken, Name};
 use tower_layer::Layer as _;
 
+use crate::harness::{bounded, token};
 use crate::http::{Account, guarded, layer, put, start};
-use crate::stage::{bounded, token};
 
 #[tokio::test]
 async fn a_handler_whose_client_hung_up_runs_to_its_end_and_is_waited_for() {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use tokio::runtime::{Builder, Handle};
 
-use crate::stage::token;
+use crate::harness::token;
 use crate::subjects::{Kind, Subject, kinds};
 
 const HOLDERS: usize = 3;

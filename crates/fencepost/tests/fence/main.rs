@@ -6,6 +6,7 @@
 mod begin;
 mod docs;
 mod file;
+mod harness;
 mod hostile;
 mod http;
 mod http_ends;
@@ -14,7 +15,6 @@ mod many;
 mod overlap;
 mod postgres;
 mod redis;
-mod stage;
 mod subjects;
 mod suite;
 mod trigger;

@@ -12,7 +12,7 @@ use fencepost::fence::{Redis, postgres::stale_token};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, Statement};
 
-use crate::stage::{Database, bounded, calm, redis, token};
+use crate::harness::{Database, bounded, calm, redis, token};
 
 const EPOCHS: u64 = 50;
 const VALID: u64 = 1400;

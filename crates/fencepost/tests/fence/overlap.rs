@@ -11,7 +11,7 @@ use fencepost::fence::{Fence, postgres::begin};
 use fencepost_testkit::Folder;
 use tokio::task::JoinSet;
 
-use crate::stage::{Database, bounded, calm, redis, token};
+use crate::harness::{Database, bounded, calm, redis, token};
 
 const LANES: usize = 4;
 const TOKENS: u64 = 120;

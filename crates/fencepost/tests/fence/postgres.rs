@@ -4,7 +4,7 @@ use fencepost::fence::postgres::{MIGRATION, activate, activate_once, stale_token
 use fencepost::fence::{Error, Fence, StaleToken};
 use tokio_postgres::IsolationLevel;
 
-use crate::stage::{Database, bounded, token, until};
+use crate::harness::{Database, bounded, token, until};
 
 fn is_transient(error: &Error) -> bool {
     matches!(error, Error::Failed(fencepost::Error::Unavailable { .. }))

@@ -5,7 +5,7 @@ use fencepost::fence::{Error, Fence, Redis};
 use fencepost_testkit::redis::Server;
 use fencepost_testkit::{Proxy, redis};
 
-use crate::stage::{bounded, calm, fresh, redis, token};
+use crate::harness::{bounded, calm, fresh, redis, token};
 
 async fn connect() -> Redis {
     Redis::connect(&calm(&redis().url())).await.unwrap()

@@ -10,7 +10,7 @@ use fencepost::fence::{
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_postgres::Client;
 
-use crate::stage::{Database, fresh, places, redis, token};
+use crate::harness::{Database, fresh, places, redis, token};
 
 /// A number that starts at nothing. Reading needs no token: that is the worst case.
 #[async_trait]
@@ -52,7 +52,7 @@ fn accepted(said: Result<(), fencepost::fence::Error>) -> bool {
 }
 
 struct Values {
-    place: crate::stage::Place,
+    place: crate::harness::Place,
 }
 
 #[async_trait]
@@ -151,7 +151,7 @@ impl Kind for Commands {
     }
 
     async fn subject(&self) -> Box<dyn Subject> {
-        let server = Redis::connect(&crate::stage::calm(&redis().url())).await.unwrap();
+        let server = Redis::connect(&crate::harness::calm(&redis().url())).await.unwrap();
         Box::new((server, fresh("command")))
     }
 }

@@ -3,7 +3,7 @@
 use fencepost::fence::{Error, Fence, StaleToken};
 use fencepost_testkit::Folder;
 
-use crate::stage::{Database, bounded, calm, fresh, places, redis, token};
+use crate::harness::{Database, bounded, calm, fresh, places, redis, token};
 
 fn refusal(said: Result<(), Error>) -> Option<StaleToken> {
     said.err().map(|error| error.stale().unwrap_or_else(|| panic!("{error}")).clone())

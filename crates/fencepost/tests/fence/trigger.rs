@@ -2,7 +2,7 @@
 
 use fencepost::fence::{StaleToken, postgres::stale_token};
 
-use crate::stage::{Database, token};
+use crate::harness::{Database, token};
 
 /// A table as somebody has it, with a row that token 42 has written.
 pub(crate) fn protected() -> Database {

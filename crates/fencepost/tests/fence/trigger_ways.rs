@@ -3,7 +3,7 @@
 
 use fencepost::fence::{StaleToken, postgres::stale_token};
 
-use crate::stage::{Database, token};
+use crate::harness::{Database, token};
 use crate::trigger::{protected, row};
 
 /// One action sets the fence, the other, for row 7, does not. PostgreSQL takes the column for set in both.

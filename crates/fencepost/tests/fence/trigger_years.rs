@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::stage::Database;
+use crate::harness::Database;
 use crate::trigger::{protected, row};
 
 const EARLIER: &str = include_str!("earlier.sql");

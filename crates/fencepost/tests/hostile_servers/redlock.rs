@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fencepost::Locks;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 
 use crate::fake::{Fake, Serve};
 use crate::mode::{Mode, PASSWORD, check_all, panics, turn};
@@ -11,18 +11,18 @@ use crate::redis;
 
 /// Two honest nodes, and one that was honest when all three became a deployment.
 struct Deployment {
-    _fleet: Fleet,
+    _nodes: Nodes,
     fake: Fake,
     url: String,
 }
 
 impl Deployment {
     async fn start() -> Self {
-        let fleet = Fleet::start(3);
-        let fake = Fake::in_front_of(fleet[2].addr());
-        let url = format!("redlock://{},{},{}", fleet[0].addr(), fleet[1].addr(), fake.addr);
+        let nodes = Nodes::start(3);
+        let fake = Fake::in_front_of(nodes[2].addr());
+        let url = format!("redlock://{},{},{}", nodes[0].addr(), nodes[1].addr(), fake.addr);
         Locks::init(&url).await.unwrap();
-        Self { _fleet: fleet, fake, url }
+        Self { _nodes: nodes, fake, url }
     }
 
     /// Connects when the third node does this.

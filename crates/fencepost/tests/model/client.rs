@@ -74,11 +74,11 @@ impl Client<'_> {
         let owner = self.owner();
         let Link { server, up, .. } = owner.keeper;
         up.iter().for_each(|request| owner.late.push((server, request.verb)));
-        self.redial_keeper();
+        self.reconnect_keeper();
     }
 
     /// A new link, on which what was not answered is repeated.
-    fn redial_keeper(&mut self) {
+    fn reconnect_keeper(&mut self) {
         let (primary, handle) = (self.state.primary, self.state.handle);
         let owner = self.owner();
         owner.keeper = Link::to(primary);
@@ -90,7 +90,7 @@ impl Client<'_> {
         }
     }
 
-    pub(crate) fn dial(&mut self) {
+    pub(crate) fn connect(&mut self) {
         let (primary, limits) = (self.state.primary, self.limits);
         let owner = self.owner();
         owner.waiter = Link::to(primary);
@@ -146,7 +146,7 @@ impl Client<'_> {
                 }
             }
             Body::Freed => owner.phase = Phase::Gone,
-            Body::ReadOnly => self.redial_keeper(),
+            Body::ReadOnly => self.reconnect_keeper(),
             Body::Left => owner.phase = Phase::Gone,
             other => panic!("the keeper asks for no {other:?}"),
         }

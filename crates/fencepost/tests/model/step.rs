@@ -24,7 +24,7 @@ pub(crate) enum Step {
     WaiterBreaks(usize),
     WaiterBreaksUnseen(usize),
     KeeperBreaks(usize),
-    Dial(usize),
+    Connect(usize),
     GhostGoes(usize),
     LateServed(usize),
     LateLost(usize),
@@ -205,7 +205,7 @@ impl Steps<'_> {
         }
         let elsewhere = owner.phase == Phase::Idle && owner.waiter.server != from.primary;
         if !owner.waiter.open || elsewhere {
-            self.client(Step::Dial(at), at, |client| client.dial());
+            self.client(Step::Connect(at), at, |client| client.connect());
         }
         if owner.ghost.is_some() {
             self.world(Step::GhostGoes(at), |state| state.owners[at].ghost = None);

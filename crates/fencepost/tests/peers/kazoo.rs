@@ -12,7 +12,7 @@ fn peer(server: &Server, ttl: Duration) -> Peer {
     Peer::start_on("kazoo", &server.addr().port().to_string(), "a", ttl)
 }
 
-async fn stage() -> (Server, Locks, Peer) {
+async fn set_up() -> (Server, Locks, Peer) {
     let server = Server::start();
     let locks = Locks::connect(&server.url()).await.unwrap();
     let peer = peer(&server, LONG);
@@ -34,7 +34,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_cannot_have_what_we_hold() {
-    let (_server, locks, mut peer) = stage().await;
+    let (_server, locks, mut peer) = set_up().await;
     let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
     assert_eq!(peer.ask("try"), "busy");
     guard.extend().await.unwrap();
@@ -45,7 +45,7 @@ async fn a_peer_cannot_have_what_we_hold() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn we_cannot_have_what_a_peer_holds() {
-    let (_server, locks, mut peer) = stage().await;
+    let (_server, locks, mut peer) = set_up().await;
     assert_eq!(peer.ask("try"), "held");
     assert!(locks.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
     let error = locks.lock("a").ttl(LONG).wait(Duration::from_secs(2)).acquire().await.unwrap_err();
@@ -61,7 +61,7 @@ async fn we_cannot_have_what_a_peer_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_waits_for_the_other_in_turn() {
-    let (server, locks, mut peer) = stage().await;
+    let (server, locks, mut peer) = set_up().await;
     for _ in 0..5 {
         let guard = locks.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
         peer.tell("wait");

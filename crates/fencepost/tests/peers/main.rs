@@ -6,10 +6,10 @@
 
 #[cfg(feature = "etcd")]
 mod etcdctl;
-#[cfg(feature = "redlock")]
-mod fleet;
 #[cfg(feature = "zookeeper")]
 mod kazoo;
+#[cfg(feature = "redlock")]
+mod nodes;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};

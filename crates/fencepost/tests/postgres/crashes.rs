@@ -102,7 +102,7 @@ async fn an_attached_lock_does_not_end_with_the_session_of_the_guard_before_it()
             .map(Result::unwrap);
     let guard = take(&first, "a").await;
     let handle = guard.handle();
-    let heir = second.lock("a").ttl(LONG).attach(&handle).await.unwrap();
+    let attached = second.lock("a").ttl(LONG).attach(&handle).await.unwrap();
     server.psql(
         &database,
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
@@ -110,8 +110,8 @@ async fn an_attached_lock_does_not_end_with_the_session_of_the_guard_before_it()
     );
     bounded("the guard before learns it", guard.lost()).await;
     drop(guard);
-    assert!(third.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none(), "it is the heir's");
+    assert!(third.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none(), "it is attached");
     until("it has a session again", async || second.check().await.is_ok()).await;
-    heir.release().await.unwrap();
+    attached.release().await.unwrap();
     until("it is free", async || third.lock("a").ttl(LONG).try_acquire().await.unwrap().is_some()).await;
 }

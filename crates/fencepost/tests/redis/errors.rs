@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks, Loss, State};
 use fencepost_testkit::redis::Server;
 
-use crate::stage::{connect, ms, secs, until, use_once};
+use crate::harness::{connect, ms, secs, until, use_once};
 
 const RIGHTS: [&str; 6] = ["ACL", "SETUSER", "some", "on", ">pw", "+@all"];
 

@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks};
 use fencepost_testkit::redis::Server;
 
-use crate::stage::{connect, ms, pair, queues, secs, swap, until, use_once};
+use crate::harness::{connect, ms, pair, queues, secs, swap, until, use_once};
 
 #[tokio::test]
 async fn a_client_leaves_a_server_that_has_become_a_replica() {

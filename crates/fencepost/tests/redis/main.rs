@@ -5,10 +5,10 @@
 
 mod errors;
 mod failover;
+mod harness;
 mod operator;
 mod promises;
 mod regressions;
-mod stage;
 mod store;
 mod storm;
 mod tokens;

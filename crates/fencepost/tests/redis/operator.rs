@@ -3,7 +3,7 @@
 use fencepost::{Error, ForceRelease, Loss};
 use fencepost_testkit::redis::Server;
 
-use crate::stage::{connect, queues, secs};
+use crate::harness::{connect, queues, secs};
 
 #[tokio::test]
 async fn a_force_release_takes_the_lock_from_the_holder_that_was_meant_and_from_no_other() {

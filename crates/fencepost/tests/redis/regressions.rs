@@ -9,7 +9,7 @@ use fencepost::{Error, Guard, Locks, Retry};
 use fencepost_testkit::redis::Server;
 use fencepost_testkit::{LIMIT, eventually};
 
-use crate::stage::{connect, ms, poll_once, queues, wait_until};
+use crate::harness::{connect, ms, poll_once, queues, wait_until};
 
 /// Lets a client wait for a lock in the queue, and hands it over by push.
 async fn by_push(server: &Arc<Server>, lock: fencepost::Lock) -> fencepost::Result<Guard> {

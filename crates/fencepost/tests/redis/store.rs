@@ -7,7 +7,7 @@ use fencepost_testkit::history::History;
 use fencepost_testkit::redis::Server;
 use tokio::sync::mpsc;
 
-use crate::stage::{connect, queues, secs, until};
+use crate::harness::{connect, queues, secs, until};
 
 #[tokio::test]
 async fn many_waiters_of_several_clients_exclude_each_other() {

@@ -12,7 +12,7 @@ use fencepost_testkit::Proxy;
 use fencepost_testkit::history::{Client, History, Rule};
 use fencepost_testkit::redis::Server;
 
-use crate::stage::{ms, until};
+use crate::harness::{ms, until};
 
 /// Short, so that some leases run out.
 const TTL: Duration = Duration::from_millis(600);

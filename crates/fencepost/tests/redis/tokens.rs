@@ -7,7 +7,7 @@ use std::thread;
 use fencepost::Locks;
 use fencepost_testkit::redis::Server;
 
-use crate::stage::{connect, pair, swap, use_once};
+use crate::harness::{connect, pair, swap, use_once};
 
 const HOUR: i64 = 3600;
 
@@ -32,7 +32,7 @@ async fn tokens_grow_over_a_failover_to_a_server_whose_clock_is_behind() {
     one.set_clock(3 * HOUR);
     let other = Server::config().line("repl-diskless-sync-delay 0").replica_of(&one).start();
     let follows = || other.cli(&["INFO", "replication"]).contains("master_link_status:up");
-    crate::stage::until("the replica follows", async || follows()).await;
+    crate::harness::until("the replica follows", async || follows()).await;
     let ahead = use_once(&connect(&one).await, "a").await;
     swap(&one, &other).await;
     assert!(use_once(&connect(&other).await, "a").await > ahead);

@@ -6,7 +6,7 @@ use fencepost::{Error, Handle, Locks, Loss};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Server;
 
-use crate::stage::{bounded, connect, ms, poll_once, queue_length, queues, secs, until};
+use crate::harness::{bounded, connect, ms, poll_once, queue_length, queues, secs, until};
 
 /// The server has granted the first request, whose answer was lost: that is not somebody else who holds the
 /// lock.

@@ -7,7 +7,7 @@ use fencepost::Locks;
 use fencepost_testkit::redis::Server;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::stage::{bounded, connect, ms, poll_once, queue_length, queues, secs};
+use crate::harness::{bounded, connect, ms, poll_once, queue_length, queues, secs};
 
 /// A second for each group that does not react, and some for a busy machine. It was five to ten before.
 const SOON: Duration = Duration::from_secs(3);
@@ -83,7 +83,7 @@ async fn waiters_that_died_cost_nothing_though_somebody_listens_to_everything() 
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    crate::stage::until("it listens", async || server.cli(&["PUBSUB", "NUMPAT"]) == "1").await;
+    crate::harness::until("it listens", async || server.cli(&["PUBSUB", "NUMPAT"]) == "1").await;
     let held = connect(&server).await.lock("a").ttl(secs(60)).acquire().await.unwrap();
     // Entries of processes that are gone.
     let dead = |number: u64| {

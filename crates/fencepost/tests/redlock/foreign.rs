@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 
-use crate::stage::{CALM, connect_to_all, declared, ms, take, until};
+use crate::harness::{CALM, connect_to_all, declared, ms, take, until};
 
 /// A client that takes the lock `a` as the algorithm's description has it, and polls for it.
 struct Poller {
@@ -17,9 +17,9 @@ struct Poller {
 }
 
 impl Poller {
-    fn new(fleet: &Fleet, seed: u64) -> Self {
+    fn new(nodes: &Nodes, seed: u64) -> Self {
         let connect = |addr| BufReader::new(TcpStream::connect(addr).unwrap());
-        let nodes = fleet.iter().map(|node| connect(node.addr())).collect();
+        let nodes = nodes.iter().map(|node| connect(node.addr())).collect();
         Self { nodes, value: String::new(), random: seed * 7919 + 1 }
     }
 
@@ -78,11 +78,11 @@ impl Poller {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_gets_its_share_beside_many_clients_that_poll() {
     const POLLERS: u64 = 15;
-    let fleet = declared(5, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(5, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let (stop, locked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let poll = |seed: u64| {
-        let (poller, stop, locked) = (Poller::new(&fleet, seed), stop.clone(), locked.clone());
+        let (poller, stop, locked) = (Poller::new(&nodes, seed), stop.clone(), locked.clone());
         std::thread::spawn(move || poller.run(&stop, &locked))
     };
     let pollers: Vec<_> = (0..POLLERS).map(poll).collect();

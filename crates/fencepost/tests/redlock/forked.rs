@@ -6,15 +6,15 @@ use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Stdio};
 
 use fencepost::blocking::Locks;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 
 #[test]
 fn forked_processes_that_connect_have_channels_of_their_own() {
-    let fleet = Fleet::start(3);
+    let nodes = Nodes::start(3);
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "forked::parent", "--nocapture"])
-        .env("FENCEPOST_FORKED", fleet.url())
-        .env("FENCEPOST_NODE", fleet[0].addr().to_string())
+        .env("FENCEPOST_FORKED", nodes.url())
+        .env("FENCEPOST_NODE", nodes[0].addr().to_string())
         .stdin(Stdio::null())
         .output()
         .unwrap();

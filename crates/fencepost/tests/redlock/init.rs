@@ -2,19 +2,19 @@
 
 use fencepost::{Error, Locks};
 use fencepost_testkit::Proxy;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 
-use crate::stage::{
+use crate::harness::{
     CALM, LONG, NODE, QUICK, clock, connect, connect_to_all, declared, ms, ready, take, until, use_once,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_deployment_votes_at_once_and_says_so_the_second_time() {
-    let fleet = Fleet::start(3);
-    let url = fleet.url_with(CALM);
+    let nodes = Nodes::start(3);
+    let url = nodes.url_with(CALM);
     let said = Locks::init(&url).await.unwrap();
     assert!(said.len() == 3 && said.iter().all(|line| line.ends_with(" votes")), "{said:?}");
-    let guard = connect(&fleet, CALM).await.lock("a").ttl(LONG).try_acquire().await.unwrap().unwrap();
+    let guard = connect(&nodes, CALM).await.lock("a").ttl(LONG).try_acquire().await.unwrap().unwrap();
     for reconfigure in [false, true] {
         let said =
             if reconfigure { Locks::reconfigure(&url).await } else { Locks::init(&url).await }.unwrap();
@@ -28,48 +28,48 @@ async fn a_new_deployment_votes_at_once_and_says_so_the_second_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_wait_out_their_quarantine_can_be_declared_new() {
-    let fleet = Fleet::start(3);
-    let locks = connect(&fleet, CALM).await;
+    let nodes = Nodes::start(3);
+    let locks = connect(&nodes, CALM).await;
     locks.lock("a").ttl(LONG).try_acquire().await.unwrap_err();
-    Locks::init(&fleet.url_with(CALM)).await.unwrap();
+    Locks::init(&nodes.url_with(CALM)).await.unwrap();
     use_once(&locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deployment_in_use_is_not_declared_new() {
-    let mut fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let mut nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let guard = take(&locks).await;
-    fleet[1].restart_empty();
+    nodes[1].restart_empty();
     guard.extend().await.unwrap();
-    let error = Locks::init(&fleet.url_with(CALM)).await.unwrap_err();
+    let error = Locks::init(&nodes.url_with(CALM)).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     assert!(error.to_string().contains("votes by itself"), "{error}");
     until("it waits out its quarantine", async || {
         guard.extend().await.unwrap();
-        fleet[1].cli(&["EXISTS", NODE]) == "1"
+        nodes[1].cli(&["EXISTS", NODE]) == "1"
     })
     .await;
-    assert!(ready(&fleet[1]).is_some());
+    assert!(ready(&nodes[1]).is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_were_all_restarted_are_not_declared_new() {
-    let mut fleet = declared(3, CALM).await;
-    let guard = take(&connect_to_all(&fleet, CALM).await).await;
+    let mut nodes = declared(3, CALM).await;
+    let guard = take(&connect_to_all(&nodes, CALM).await).await;
     for node in 0..3 {
-        let data = fleet[node].snapshot();
-        fleet[node].restart_from(&data);
+        let data = nodes[node].snapshot();
+        nodes[node].restart_from(&data);
     }
     // Before anybody has met them again, and after.
     for _ in 0..2 {
-        let error = Locks::init(&fleet.url_with(CALM)).await.unwrap_err();
+        let error = Locks::init(&nodes.url_with(CALM)).await.unwrap_err();
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         assert!(error.to_string().contains("votes by itself"), "{error}");
         let _ = guard.extend().await;
         until("they wait out their quarantine", async || {
             let _ = guard.extend().await;
-            fleet.iter().all(|node| ready(node).is_some())
+            nodes.iter().all(|node| ready(node).is_some())
         })
         .await;
     }
@@ -77,43 +77,43 @@ async fn nodes_that_were_all_restarted_are_not_declared_new() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_is_waited_out_whatever_is_asked_meanwhile() {
-    let fleet = declared(3, CALM).await;
-    let url = fleet.url_with("max_ttl=30m");
+    let nodes = declared(3, CALM).await;
+    let url = nodes.url_with("max_ttl=30m");
     Locks::reconfigure(&url).await.unwrap();
     let error = Locks::init(&url).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
     assert!(error.to_string().contains("votes by itself"), "{error}");
     let said = Locks::reconfigure(&url).await.unwrap();
     assert!(said.iter().all(|line| line.contains("is a member already")), "{said:?}");
-    assert!(fleet.iter().all(|node| ready(node).is_some()));
+    assert!(nodes.iter().all(|node| ready(node).is_some()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_must_be_there() {
-    let mut fleet = Fleet::start(3);
-    fleet[2].kill();
-    let error = Locks::init(&fleet.url_with(CALM)).await.unwrap_err();
+    let mut nodes = Nodes::start(3);
+    nodes[2].kill();
+    let error = Locks::init(&nodes.url_with(CALM)).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    assert!(error.to_string().contains(&fleet[2].addr().to_string()), "{error}");
-    assert!(fleet[0].keys().is_empty(), "nothing was written");
+    assert!(error.to_string().contains(&nodes[2].addr().to_string()), "{error}");
+    assert!(nodes[0].keys().is_empty(), "nothing was written");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_parameters_need_reconfigure_and_wait_for_the_larger_quarantine() {
-    let fleet = declared(3, "max_ttl=1s&quarantine=4s").await;
-    let old = connect_to_all(&fleet, "max_ttl=1s&quarantine=4s").await;
+    let nodes = declared(3, "max_ttl=1s&quarantine=4s").await;
+    let old = connect_to_all(&nodes, "max_ttl=1s&quarantine=4s").await;
     let before = {
         let guard = old.lock("a").ttl(ms(1000)).acquire().await.unwrap();
         guard.token()
     };
-    let url = fleet.url_with("max_ttl=500ms&quarantine=2s");
+    let url = nodes.url_with("max_ttl=500ms&quarantine=2s");
     let error = Locks::init(&url).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("--reconfigure"), "{error}");
-    let started = clock(&fleet[0]);
+    let started = clock(&nodes[0]);
     let said = Locks::reconfigure(&url).await.unwrap();
     assert!(said.iter().all(|line| line.contains(" votes in ")), "{said:?}");
     // The locks of the old one may last for as long as it allowed.
-    assert!(ready(&fleet[0]).unwrap() >= started + 4_000_000);
+    assert!(ready(&nodes[0]).unwrap() >= started + 4_000_000);
     let error = old.lock("a").ttl(ms(1000)).acquire().await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }) && error.to_string().contains("max_ttl 500ms"), "{error}");
     let new = Locks::connect(&url).await.unwrap();
@@ -124,10 +124,10 @@ async fn other_parameters_need_reconfigure_and_wait_for_the_larger_quarantine() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_three_nodes_is_replaced() {
-    let fleet = Fleet::start(4);
-    let url = |nodes: [usize; 3]| {
-        let nodes = nodes.map(|node| fleet[node].addr().to_string());
-        format!("redlock://{}?{QUICK}", nodes.join(","))
+    let nodes = Nodes::start(4);
+    let url = |members: [usize; 3]| {
+        let addrs = members.map(|node| nodes[node].addr().to_string());
+        format!("redlock://{}?{QUICK}", addrs.join(","))
     };
     let (before, after) = (url([0, 1, 2]), url([0, 1, 3]));
     Locks::init(&before).await.unwrap();
@@ -145,10 +145,10 @@ async fn one_of_three_nodes_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_of_the_nodes_is_not_replaced_at_once() {
-    let fleet = Fleet::start(5);
-    let url = |nodes: [usize; 3]| {
-        let nodes = nodes.map(|node| fleet[node].addr().to_string());
-        format!("redlock://{}?{CALM}", nodes.join(","))
+    let nodes = Nodes::start(5);
+    let url = |members: [usize; 3]| {
+        let addrs = members.map(|node| nodes[node].addr().to_string());
+        format!("redlock://{}?{CALM}", addrs.join(","))
     };
     Locks::init(&url([0, 1, 2])).await.unwrap();
     let guard = take(&Locks::connect(&url([0, 1, 2])).await.unwrap()).await;
@@ -162,10 +162,10 @@ async fn a_majority_of_the_nodes_is_not_replaced_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_server_twice_is_no_deployment() {
-    let fleet = Fleet::start(2);
-    let alias = Proxy::start(fleet[1].addr());
-    let url = format!("redlock://{},{},{}", fleet[0].addr(), fleet[1].addr(), alias.addr());
+    let nodes = Nodes::start(2);
+    let alias = Proxy::start(nodes[1].addr());
+    let url = format!("redlock://{},{},{}", nodes[0].addr(), nodes[1].addr(), alias.addr());
     let error = Locks::init(&url).await.unwrap_err();
     assert!(error.to_string().contains("same server"), "{error}");
-    assert!(fleet[1].keys().is_empty(), "nothing was written");
+    assert!(nodes[1].keys().is_empty(), "nothing was written");
 }

@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redlock")]
 
-mod stage;
+mod harness;
 
 mod foreign;
 mod forked;

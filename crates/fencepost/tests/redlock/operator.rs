@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use fencepost::{Error, ForceRelease, Locks, Loss};
 use fencepost_testkit::Proxy;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 
-use crate::stage::{
+use crate::harness::{
     CALM, LONG, bounded, connect, connect_to_all, declared, is_clear, ms, patient, reads, take, until,
     use_once,
 };
@@ -17,12 +17,12 @@ fn reason() -> Loss {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn show_tells_what_each_node_has() {
-    let mut fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
+    let mut nodes = declared(5, CALM).await;
+    let (locks, operator) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     assert_eq!(operator.show("a").await.unwrap(), None);
-    fleet[3].kill();
+    nodes[3].kill();
     let guard = patient(&locks, "a").note("nightly").without_renewal().acquire().await.unwrap();
-    fleet[1].restart_empty();
+    nodes[1].restart_empty();
     let holder = bounded("a view of all nodes", async {
         loop {
             let holder = operator.show("a").await.unwrap().unwrap();
@@ -38,7 +38,7 @@ async fn show_tells_what_each_node_has() {
     assert_eq!(holder.token, Some(guard.token()));
     assert!(holder.expires_in.is_some_and(|left| left <= LONG), "{holder:?}");
     for (index, node) in holder.nodes.iter().enumerate() {
-        assert!(node.node.contains(&fleet[index].addr().to_string()), "{node:?}");
+        assert!(node.node.contains(&nodes[index].addr().to_string()), "{node:?}");
         let fine = ![1, 3].contains(&index);
         assert_eq!((node.holds, node.problem.is_none()), (fine, fine), "{node:?}");
         assert_eq!(node.counter, fine.then(|| guard.token().get()), "{node:?}");
@@ -49,24 +49,24 @@ async fn show_tells_what_each_node_has() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn list_names_what_a_majority_has_or_may_have() {
-    let mut fleet = declared(5, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let mut nodes = declared(5, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let guards = [
         patient(&locks, "job:1").acquire().await.unwrap(),
         patient(&locks, "job:2").acquire().await.unwrap(),
         patient(&locks, "other").acquire().await.unwrap(),
     ];
     // A minority of somebody's attempt.
-    fleet[0].cli(&["SET", "lock:job:3", "foreign", "PX", "600000"]);
+    nodes[0].cli(&["SET", "lock:job:3", "foreign", "PX", "600000"]);
     let names = async |prefix: &str| {
         let holders = locks.list(prefix).await.unwrap().holders;
         holders.iter().map(|holder| holder.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names("job:").await, ["job:1", "job:2"]);
-    fleet[1].kill();
-    fleet[2].kill();
+    nodes[1].kill();
+    nodes[2].kill();
     assert_eq!(names("").await, ["job:1", "job:2", "job:3", "other"], "two that cannot be asked may have it");
-    fleet[3].kill();
+    nodes[3].kill();
     until("no majority", async || locks.list("").await.is_err()).await;
     let error = locks.list("").await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }) && error.nodes().len() == 5, "{error:?}");
@@ -75,8 +75,8 @@ async fn list_names_what_a_majority_has_or_may_have() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_asked_back_is_free_when_its_holder_has_let_go() {
-    let fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
+    let nodes = declared(5, CALM).await;
+    let (locks, operator) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     let victim = take(&locks).await;
     let token = victim.token();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
@@ -89,13 +89,13 @@ async fn a_lock_asked_back_is_free_when_its_holder_has_let_go() {
     let next = take(&operator).await;
     assert!(next.token() > revoked.token);
     next.release().await.unwrap();
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_taken_back_at_once_is_free_and_its_holder_is_told() {
-    let fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
+    let nodes = declared(5, CALM).await;
+    let (locks, operator) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     let victim = take(&locks).await;
     let revoked = operator
         .force_release("a", fencepost::ForceRelease::now("host is being drained"))
@@ -109,16 +109,16 @@ async fn a_lock_taken_back_at_once_is_free_and_its_holder_is_told() {
     drop(victim);
     next.extend().await.unwrap();
     next.release().await.unwrap();
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_taken_back_while_two_of_five_nodes_are_dead() {
-    let mut fleet = declared(5, CALM).await;
-    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
+    let mut nodes = declared(5, CALM).await;
+    let (locks, operator) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     let victim = take(&locks).await;
-    fleet[0].kill();
-    fleet[4].kill();
+    nodes[0].kill();
+    nodes[4].kill();
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     assert!(revoked.token > victim.token());
     assert_eq!(bounded("the victim is told", victim.lost()).await, reason());
@@ -136,15 +136,15 @@ async fn a_lock_is_taken_back_while_two_of_five_nodes_are_dead() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_victim_that_hears_nothing_learns_it_at_its_next_renewal() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let victim = take(&locks).await;
-    until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
+    until("all nodes have it", async || nodes.iter().all(|node| crate::harness::holds(node, "a"))).await;
     // Its subscriptions are gone with its connections.
-    for node in fleet.iter() {
+    for node in nodes.iter() {
         node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    let operator = connect(&fleet, CALM).await;
+    let operator = connect(&nodes, CALM).await;
     operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     until("it learns it", async || matches!(victim.extend().await, Err(Error::Lost { .. }))).await;
     assert_eq!(victim.lost().await, reason());
@@ -152,12 +152,12 @@ async fn a_victim_that_hears_nothing_learns_it_at_its_next_renewal() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
-    let mut fleet = declared(3, CALM).await;
-    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
+    let mut nodes = declared(3, CALM).await;
+    let (locks, operator) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     let victim = patient(&locks, "a").without_renewal().acquire().await.unwrap();
-    until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
-    fleet[2].restart_empty();
-    fleet[1].cli(&["DEL", "lock:a"]);
+    until("all nodes have it", async || nodes.iter().all(|node| crate::harness::holds(node, "a"))).await;
+    nodes[2].restart_empty();
+    nodes[1].cli(&["DEL", "lock:a"]);
     let revoked = operator.force_release("a", "host is being drained").await.unwrap().unwrap();
     assert!(revoked.token > victim.token());
     assert_eq!(bounded("the victim is told", victim.lost()).await, reason());
@@ -165,16 +165,16 @@ async fn the_lock_of_a_holder_whose_node_lost_it_can_be_taken_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_taken_back_at_once_is_not_brought_back_by_a_victim_that_hears_nothing() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let handle = take(&locks).await.detach().await.unwrap();
     let victim = locks.lock("a").ttl(LONG).attach(&handle).await.unwrap();
-    until("all nodes have it", async || fleet.iter().all(|node| crate::stage::holds(node, "a"))).await;
+    until("all nodes have it", async || nodes.iter().all(|node| crate::harness::holds(node, "a"))).await;
     // Its subscriptions are gone with its connections.
-    for node in fleet.iter() {
+    for node in nodes.iter() {
         node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    let operator = connect(&fleet, CALM).await;
+    let operator = connect(&nodes, CALM).await;
     operator
         .force_release("a", fencepost::ForceRelease::now("host is being drained"))
         .await
@@ -183,27 +183,27 @@ async fn a_lock_taken_back_at_once_is_not_brought_back_by_a_victim_that_hears_no
     until("it learns it", async || matches!(victim.extend().await, Err(Error::Lost { .. }))).await;
     drop(victim);
     use_once(&operator).await;
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_gets_the_lock_while_an_operator_takes_it_from_another_keeps_it() {
     const NAMED: &str = "max_ttl=20m&deployment=both&timeout=20s";
-    let fleet = declared(3, NAMED).await;
-    let (locks, proxies) = (connect_to_all(&fleet, NAMED).await, fleet.proxies());
-    let operator = Locks::connect(&fleet.url_through(&proxies, NAMED)).await.unwrap();
+    let nodes = declared(3, NAMED).await;
+    let (locks, proxies) = (connect_to_all(&nodes, NAMED).await, nodes.proxies());
+    let operator = Locks::connect(&nodes.url_through(&proxies, NAMED)).await.unwrap();
     operator.check().await.unwrap();
     for now in [false, true] {
         let victim = take(&locks).await;
         proxies.iter().for_each(|proxy| proxy.delay(Duration::from_secs(1)));
-        let before: Vec<u64> = fleet.iter().map(reads).collect();
+        let before: Vec<u64> = nodes.iter().map(reads).collect();
         let asked = tokio::spawn({
             let operator = operator.clone();
             let how = if now { ForceRelease::now("stuck") } else { ForceRelease::ask("stuck") };
             async move { operator.force_release("a", how).await }
         });
         until("it has seen the holder", async || {
-            fleet.iter().zip(&before).all(|(node, before)| reads(node) > *before)
+            nodes.iter().zip(&before).all(|(node, before)| reads(node) > *before)
         })
         .await;
         victim.release().await.unwrap();
@@ -219,8 +219,8 @@ async fn whoever_gets_the_lock_while_an_operator_takes_it_from_another_keeps_it(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_asked_back_can_be_taken_at_once_by_the_token_of_its_holder() {
-    let fleet = declared(3, CALM).await;
-    let (locks, operator) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
+    let nodes = declared(3, CALM).await;
+    let (locks, operator) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     let victim = take(&locks).await;
     let token = victim.token();
     operator.force_release("a", ForceRelease::ask("drained").if_token(token)).await.unwrap().unwrap();
@@ -231,33 +231,33 @@ async fn a_lock_asked_back_can_be_taken_at_once_by_the_token_of_its_holder() {
 }
 
 /// A second user, whose rights change while it is connected.
-async fn as_user(fleet: &Fleet, parameters: &str) -> Locks {
-    for node in fleet.iter() {
+async fn as_user(nodes: &Nodes, parameters: &str) -> Locks {
+    for node in nodes.iter() {
         node.cli(&["ACL", "SETUSER", "some", "on", ">pw", "+@all", "&*", "~*"]);
     }
-    let url = fleet.url_with(parameters).replace("redlock://", "redlock://some:pw@");
+    let url = nodes.url_with(parameters).replace("redlock://", "redlock://some:pw@");
     Locks::connect(&url).await.unwrap()
 }
 
-fn restrict(fleet: &Fleet) {
-    for node in fleet.iter() {
+fn restrict(nodes: &Nodes) {
+    for node in nodes.iter() {
         node.cli(&["ACL", "SETUSER", "some", "resetkeys", "~*ours*", "~{fencepost}*"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_cannot_be_read_hides_no_other() {
-    let fleet = declared(3, CALM).await;
-    let locks = as_user(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = as_user(&nodes, CALM).await;
     let _guards = [
         patient(&locks, "ours").acquire().await.unwrap(),
         patient(&locks, "theirs").acquire().await.unwrap(),
     ];
-    for node in fleet.iter() {
+    for node in nodes.iter() {
         node.cli(&["RPUSH", "lock:list", "x"]);
         node.cli(&["SET", "lock:", "no name"]);
     }
-    restrict(&fleet);
+    restrict(&nodes);
     let holders = locks.list("").await.unwrap().holders;
     let shown: Vec<_> = holders.iter().map(|one| (one.name.as_str(), one.owner.is_some())).collect();
     assert_eq!(shown, [("list", false), ("ours", true), ("theirs", false)]);
@@ -265,8 +265,8 @@ async fn a_lock_that_cannot_be_read_hides_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_may_not_be_renewed_any_more_costs_no_other() {
-    let fleet = declared(3, CALM).await;
-    let locks = as_user(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = as_user(&nodes, CALM).await;
     let hold = |name: &str| {
         let lock = locks.lock(name).ttl(ms(2000)).renew_every(ms(200));
         async move { lock.acquire().await.unwrap() }
@@ -274,7 +274,7 @@ async fn a_lock_that_may_not_be_renewed_any_more_costs_no_other() {
     let ours = [hold("ours:1").await, hold("ours:2").await];
     // Without renewals it is lost last.
     let theirs = hold("theirs").await;
-    restrict(&fleet);
+    restrict(&nodes);
     bounded("it is lost", theirs.lost()).await;
     for guard in ours {
         guard.check().unwrap();

@@ -1,15 +1,15 @@
 //! New nodes, which cannot know that they are: callers wait until their quarantine is over, and are told so.
 
 use fencepost::{Error, Locks};
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 use fencepost_testkit::{LIMIT, Proxy};
 
-use crate::stage::{NODE, QUICK, bounded, clock, connect, declared, ms, quarantined, ready, until};
+use crate::harness::{NODE, QUICK, bounded, clock, connect, declared, ms, quarantined, ready, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_nodes_vote_after_their_quarantine_and_waiters_are_told() {
-    let fleet = Fleet::start(3);
-    let locks = connect(&fleet, QUICK).await;
+    let nodes = Nodes::start(3);
+    let locks = connect(&nodes, QUICK).await;
     let lock = locks.lock("a").ttl(ms(1000));
     // A node that answers late is not waited for.
     until("all say that they are new", async || {
@@ -26,10 +26,10 @@ async fn new_nodes_vote_after_their_quarantine_and_waiters_are_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_have_voted_are_not_to_be_declared_new() {
-    let mut fleet = declared(3, QUICK).await;
-    fleet[0].restart();
-    fleet[1].restart();
-    let locks = connect(&fleet, QUICK).await;
+    let mut nodes = declared(3, QUICK).await;
+    nodes[0].restart();
+    nodes[1].restart();
+    let locks = connect(&nodes, QUICK).await;
     let error = locks.lock("a").ttl(ms(500)).try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("does not vote for another"), "{error}");
     assert!(!error.to_string().contains("init"), "{error}");
@@ -39,12 +39,12 @@ async fn nodes_that_have_voted_are_not_to_be_declared_new() {
 /// that was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spare_in_the_place_of_a_lost_node_waits() {
-    let fleet = Fleet::start(4);
-    let proxies: Vec<_> = (0..3).map(|node| Proxy::start(fleet[node].addr())).collect();
+    let nodes = Nodes::start(4);
+    let proxies: Vec<_> = (0..3).map(|node| Proxy::start(nodes[node].addr())).collect();
     let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
     let url = format!("redlock://{}?{QUICK}", addrs.join(","));
     Locks::init(&url).await.unwrap();
-    let spare = &fleet[3];
+    let spare = &nodes[3];
     let uptime = || {
         let info = spare.cli(&["INFO", "server"]);
         let uptime = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
@@ -62,24 +62,24 @@ async fn a_spare_in_the_place_of_a_lost_node_waits() {
 
 #[test]
 fn a_blocking_caller_waits_for_a_quarantine_to_end() {
-    let fleet = Fleet::start(3);
-    let locks = fencepost::blocking::Locks::connect(&fleet.url_with(QUICK)).unwrap();
+    let nodes = Nodes::start(3);
+    let locks = fencepost::blocking::Locks::connect(&nodes.url_with(QUICK)).unwrap();
     locks.lock("a").ttl(ms(500)).acquire().unwrap().release().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_a_quarantine_sits_out_a_short_outage() {
-    let fleet = Fleet::start(3);
-    let proxies = fleet.proxies();
-    let locks = Locks::connect(&fleet.url_through(&proxies, QUICK)).await.unwrap();
-    let calls: Vec<u64> = fleet.iter().map(Server::evalsha_calls).collect();
+    let nodes = Nodes::start(3);
+    let proxies = nodes.proxies();
+    let locks = Locks::connect(&nodes.url_through(&proxies, QUICK)).await.unwrap();
+    let calls: Vec<u64> = nodes.iter().map(Server::evalsha_calls).collect();
     let waiter = tokio::spawn({
         let lock = locks.lock("a").ttl(ms(1000)).wait(LIMIT);
         async move { lock.acquire().await }
     });
     // Until it has heard of the quarantine, an outage is an error.
     until("it asks again", async || {
-        fleet.iter().zip(&calls).all(|(node, calls)| node.evalsha_calls() > calls + 2)
+        nodes.iter().zip(&calls).all(|(node, calls)| node.evalsha_calls() > calls + 2)
     })
     .await;
     proxies.iter().for_each(Proxy::cut);

@@ -8,9 +8,9 @@ use std::task::Poll;
 
 use fencepost::Locks;
 use fencepost::SupervisorExt as _;
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 
-use crate::fleet::{
+use crate::redis_nodes::{
     CALM, bounded, connect, connect_to_all, declared, holds, is_clear, ms, patient, take, until,
 };
 
@@ -33,11 +33,11 @@ async fn poll_and_drop<T>(future: impl Future<Output = T>, count: usize) -> bool
 const MOST: usize = 40;
 
 /// Drops an acquire at every await, in a place prepared for each.
-async fn at_every_await(fleet: &Fleet, locks: &Locks, prepare: impl AsyncFn()) {
+async fn at_every_await(nodes: &Nodes, locks: &Locks, prepare: impl AsyncFn()) {
     for count in 1..MOST {
         prepare().await;
         let completed = poll_and_drop(patient(locks, "a").acquire(), count).await;
-        is_clear(fleet).await;
+        is_clear(nodes).await;
         if completed {
             return;
         }
@@ -47,33 +47,34 @@ async fn at_every_await(fleet: &Fleet, locks: &Locks, prepare: impl AsyncFn()) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_on_any_node() {
-    let fleet = declared(5, CALM).await;
-    at_every_await(&fleet, &connect_to_all(&fleet, CALM).await, async || {}).await;
+    let nodes = declared(5, CALM).await;
+    at_every_await(&nodes, &connect_to_all(&nodes, CALM).await, async || {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_scripts_are_forgotten() {
-    let fleet = declared(5, CALM).await;
-    let forget = async || fleet.iter().for_each(|node| drop(node.cli(&["SCRIPT", "FLUSH"])));
-    at_every_await(&fleet, &connect_to_all(&fleet, CALM).await, forget).await;
+    let nodes = declared(5, CALM).await;
+    let forget = async || nodes.iter().for_each(|node| drop(node.cli(&["SCRIPT", "FLUSH"])));
+    at_every_await(&nodes, &connect_to_all(&nodes, CALM).await, forget).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_an_acquire_dropped_at_any_await_leaves_nothing_where_counters_disagree() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let disagree = async || {
-        let ahead = crate::fleet::clock(&fleet[1]).max(crate::fleet::counter(&fleet[1])) + 30_000_000;
-        fleet[1].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
+        let ahead =
+            crate::redis_nodes::clock(&nodes[1]).max(crate::redis_nodes::counter(&nodes[1])) + 30_000_000;
+        nodes[1].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
     };
-    at_every_await(&fleet, &locks, disagree).await;
+    at_every_await(&nodes, &locks, disagree).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_a_waiter_dropped_at_any_await_leaves_no_queue() {
-    let fleet = declared(3, CALM).await;
-    let (locks, others) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
-    let queues = || fleet.iter().filter(|node| !node.keys_like("*:waiters").is_empty()).count();
+    let nodes = declared(3, CALM).await;
+    let (locks, others) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
+    let queues = || nodes.iter().filter(|node| !node.keys_like("*:waiters").is_empty()).count();
     let lock = patient(&others, "a");
     for count in 1..MOST {
         let guard = take(&locks).await;
@@ -86,7 +87,7 @@ async fn s34_a_waiter_dropped_at_any_await_leaves_no_queue() {
         };
         until("no waiter is left", async || queues() == 0).await;
         guard.release().await.unwrap();
-        is_clear(&fleet).await;
+        is_clear(&nodes).await;
         if stands {
             return;
         }
@@ -96,36 +97,36 @@ async fn s34_a_waiter_dropped_at_any_await_leaves_no_queue() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s36_an_extension_that_a_frozen_node_hears_after_the_release_makes_nothing_anew() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     for _ in 0..3 {
         let guard = take(&locks).await;
         guard.extend().await.unwrap();
-        fleet[0].pause();
+        nodes[0].pause();
         guard.extend().await.unwrap();
         guard.release().await.unwrap();
-        fleet[0].resume();
-        is_clear(&fleet).await;
+        nodes[0].resume();
+        is_clear(&nodes).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s36_an_extension_that_reaches_a_node_after_the_validity_makes_nothing_anew() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
     guard.extend().await.unwrap();
-    fleet[0].pause();
+    nodes[0].pause();
     guard.extend().await.unwrap();
     let until_then = guard.valid_until_boottime().unwrap();
     guard.release().await.unwrap();
-    until("the validity ends", async || crate::fleet::boottime() > until_then + ms(200)).await;
-    fleet[0].resume();
+    until("the validity ends", async || crate::redis_nodes::boottime() > until_then + ms(200)).await;
+    nodes[0].resume();
     // An answer over the same connection: what was sent over it before has been acted on, and what followed
     // from it.
     assert!(locks.show("a").await.unwrap().is_none());
     for _ in 0..20 {
-        assert!(!holds(&fleet[0], "a"), "made anew");
+        assert!(!holds(&nodes[0], "a"), "made anew");
         tokio::time::sleep(ms(5)).await;
     }
 }
@@ -133,25 +134,25 @@ async fn s36_an_extension_that_reaches_a_node_after_the_validity_makes_nothing_a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s36_an_extension_that_waits_for_a_connection_does_not_outlive_the_release() {
     let parameters = &format!("{CALM}&timeout=20s");
-    let fleet = declared(3, parameters).await;
-    fleet[0].pause();
-    let locks = connect(&fleet, parameters).await;
+    let nodes = declared(3, parameters).await;
+    nodes[0].pause();
+    let locks = connect(&nodes, parameters).await;
     let guard = take(&locks).await;
     guard.extend().await.unwrap();
     guard.release().await.unwrap();
     let next = patient(&locks, "b").acquire().await.unwrap();
     next.extend().await.unwrap();
-    fleet[0].resume();
+    nodes[0].resume();
     // It goes the same way as the other one would, behind it.
-    until("an extension is heard there", async || holds(&fleet[0], "b")).await;
+    until("an extension is heard there", async || holds(&nodes[0], "b")).await;
     next.release().await.unwrap();
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s34_a_release_dropped_at_any_await_takes_nobody_elses_lock() {
-    let fleet = declared(3, CALM).await;
-    let (locks, rival) = (connect_to_all(&fleet, CALM).await, connect_to_all(&fleet, CALM).await);
+    let nodes = declared(3, CALM).await;
+    let (locks, rival) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
     for count in 1..MOST {
         let guard = take(&locks).await;
         guard.extend().await.unwrap();
@@ -161,10 +162,10 @@ async fn s34_a_release_dropped_at_any_await_takes_nobody_elses_lock() {
         // What is still under way of the release comes before this.
         assert!(locks.lock("b").try_acquire().await.unwrap().is_some());
         next.extend().await.unwrap();
-        assert!(fleet.iter().filter(|node| holds(node, "a")).count() >= 2);
+        assert!(nodes.iter().filter(|node| holds(node, "a")).count() >= 2);
         next.release().await.unwrap();
         if completed {
-            return is_clear(&fleet).await;
+            return is_clear(&nodes).await;
         }
     }
     panic!("not done after {MOST} polls");
@@ -200,17 +201,17 @@ async fn looks_though_nothing_was_said(locks: &Locks, nodes: &[&Server], queue: 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s33_a_waiter_whose_messages_are_lost_looks_by_itself() {
-    let (fleet, server) = (declared(3, CALM).await, Server::start());
-    let nodes: Vec<_> = fleet.iter().collect();
+    let (nodes, server) = (declared(3, CALM).await, Server::start());
+    let servers: Vec<_> = nodes.iter().collect();
     for _ in 0..3 {
-        nodes.iter().for_each(|node| drop(node.cli(&["SET", "lock:a", "foreign", "PX", "600000"])));
-        is_woken_by_time(&connect(&fleet, CALM).await, &nodes, "{lock:a}:waiters").await;
+        servers.iter().for_each(|node| drop(node.cli(&["SET", "lock:a", "foreign", "PX", "600000"])));
+        is_woken_by_time(&connect(&nodes, CALM).await, &servers, "{lock:a}:waiters").await;
         server.cli(&["SET", "lock:a", "foreign", "PX", "600000"]);
         is_woken_by_time(&Locks::connect(&server.url()).await.unwrap(), &[&server], "{lock:a}:waiting").await;
         let one = Locks::connect(&server.url()).await.unwrap();
         looks_though_nothing_was_said(&one, &[&server], "{lock:a}:waiting").await;
-        let several = connect(&fleet, CALM).await;
-        looks_though_nothing_was_said(&several, &nodes, "{lock:a}:waiters").await;
+        let several = connect(&nodes, CALM).await;
+        looks_though_nothing_was_said(&several, &servers, "{lock:a}:waiters").await;
     }
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }

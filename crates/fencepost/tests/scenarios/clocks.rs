@@ -2,12 +2,12 @@
 
 use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks, Loss};
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 use fencepost_testkit::{Clock, Folder, Proxy};
 
 use crate::children::client_with;
 use crate::family::Family;
-use crate::fleet::{
+use crate::redis_nodes::{
     CALM, LONG, NODE, boottime, clock, connect, connect_to_all, counter, declare, declared, holds, ms,
     patient, take, until, use_once,
 };
@@ -19,72 +19,72 @@ const HOUR: i64 = 3600;
 const NAMED: &str = "max_ttl=20m&deployment=test&timeout=1m";
 
 /// Servers whose clocks can be moved, the first of which is wrong by so many seconds already.
-async fn with_a_wrong_clock(count: usize, seconds: i64) -> (Fleet, Locks) {
-    let fleet = Fleet::start_with(count, |config| config.movable_clock());
-    fleet[0].set_clock(seconds);
-    declare(&fleet, CALM).await;
-    let locks = connect(&fleet, CALM).await;
-    (fleet, locks)
+async fn with_a_wrong_clock(count: usize, seconds: i64) -> (Nodes, Locks) {
+    let nodes = Nodes::start_with(count, |config| config.movable_clock());
+    nodes[0].set_clock(seconds);
+    declare(&nodes, CALM).await;
+    let locks = connect(&nodes, CALM).await;
+    (nodes, locks)
 }
 
 /// Tokens with all nodes, without the wrong one, and with it and another one missing.
-async fn tokens_grow(fleet: &mut Fleet, locks: &Locks) {
+async fn tokens_grow(nodes: &mut Nodes, locks: &Locks) {
     let mut tokens = Vec::new();
     for _ in 0..3 {
         tokens.push(use_once(locks).await);
     }
-    fleet[0].pause();
+    nodes[0].pause();
     tokens.push(use_once(locks).await);
-    tokens.push(use_once(&connect(fleet, CALM).await).await);
-    fleet[0].resume();
-    fleet[1].kill();
-    tokens.push(use_once(&connect(fleet, CALM).await).await);
+    tokens.push(use_once(&connect(nodes, CALM).await).await);
+    nodes[0].resume();
+    nodes[1].kill();
+    tokens.push(use_once(&connect(nodes, CALM).await).await);
     tokens.push(use_once(locks).await);
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s12_tokens_grow_with_a_node_whose_clock_is_an_hour_ahead() {
-    let (mut fleet, locks) = with_a_wrong_clock(3, HOUR).await;
-    tokens_grow(&mut fleet, &locks).await;
+    let (mut nodes, locks) = with_a_wrong_clock(3, HOUR).await;
+    tokens_grow(&mut nodes, &locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s13_tokens_grow_with_a_node_whose_clock_is_an_hour_behind() {
-    let (mut fleet, locks) = with_a_wrong_clock(3, -HOUR).await;
-    tokens_grow(&mut fleet, &locks).await;
+    let (mut nodes, locks) = with_a_wrong_clock(3, -HOUR).await;
+    tokens_grow(&mut nodes, &locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s12_tokens_grow_over_a_clock_that_leaps_there_and_back() {
-    let (fleet, locks) = with_a_wrong_clock(5, 0).await;
+    let (nodes, locks) = with_a_wrong_clock(5, 0).await;
     let mut tokens = vec![use_once(&locks).await];
     for offset in [HOUR, -HOUR, 0] {
-        fleet[0].set_clock(offset);
+        nodes[0].set_clock(offset);
         tokens.push(use_once(&locks).await);
-        tokens.push(use_once(&connect(&fleet, CALM).await).await);
+        tokens.push(use_once(&connect(&nodes, CALM).await).await);
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s12_a_clock_that_leaps_ahead_does_not_bring_a_second_holder() {
-    let (fleet, locks) = with_a_wrong_clock(3, 0).await;
-    let rival = connect(&fleet, CALM).await;
+    let (nodes, locks) = with_a_wrong_clock(3, 0).await;
+    let rival = connect(&nodes, CALM).await;
     use_once(&rival).await;
     let guard = patient(&locks, "a").without_renewal().acquire().await.unwrap();
-    until("the last node has it, too", async || holds(&fleet[2], "a")).await;
-    fleet[2].cli(&["DEL", "lock:a"]);
+    until("the last node has it, too", async || holds(&nodes[2], "a")).await;
+    nodes[2].cli(&["DEL", "lock:a"]);
     // Its leases end early: the rival would now have nodes 0 and 2.
-    fleet[0].set_clock(HOUR);
+    nodes[0].set_clock(HOUR);
     assert!(!matches!(rival.lock("a").ttl(LONG).try_acquire().await, Ok(Some(_))));
-    let nodes = rival.show("a").await.unwrap().unwrap().nodes;
-    assert!(nodes[0].problem.as_ref().is_some_and(|trouble| trouble.contains("leapt")), "{nodes:?}");
+    let found = rival.show("a").await.unwrap().unwrap().nodes;
+    assert!(found[0].problem.as_ref().is_some_and(|trouble| trouble.contains("leapt")), "{found:?}");
     guard.check().unwrap();
     // The other two are a majority.
     drop(guard);
     take(&rival).await.release().await.unwrap();
-    assert!(!holds(&fleet[0], "a"));
+    assert!(!holds(&nodes[0], "a"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,28 +115,28 @@ async fn next_token(locks: &Locks, last: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s13_where_a_clock_goes_back_a_lock_lasts_longer_and_never_less() {
-    let (fleet, locks) = with_a_wrong_clock(3, 0).await;
-    let rival = connect(&fleet, CALM).await;
+    let (nodes, locks) = with_a_wrong_clock(3, 0).await;
+    let rival = connect(&nodes, CALM).await;
     let before = use_once(&rival).await;
     let guard = locks.lock("a").ttl(ms(3000)).without_renewal().acquire().await.unwrap();
     let (token, end) = (guard.token().get(), guard.valid_until_boottime().unwrap());
-    fleet.iter().for_each(|node| node.set_clock(-HOUR));
+    nodes.iter().for_each(|node| node.set_clock(-HOUR));
     until("its time is over", async || boottime() > end + ms(500)).await;
     assert!(guard.state().is_lost(), "a client counts by its own clock");
-    assert!(fleet.iter().any(|node| holds(node, "a")), "the nodes count from an hour ago");
+    assert!(nodes.iter().any(|node| holds(node, "a")), "the nodes count from an hour ago");
     assert!(!matches!(rival.lock("a").ttl(LONG).try_acquire().await, Ok(Some(_))));
     // It is not stuck for that hour: who lets go of the guard gives it back.
     drop(guard);
-    until("it is given back", async || !fleet.iter().any(|node| holds(node, "a"))).await;
+    until("it is given back", async || !nodes.iter().any(|node| holds(node, "a"))).await;
     // Who has not seen these clocks leap takes their votes.
-    let next = use_once(&connect(&fleet, CALM).await).await;
+    let next = use_once(&connect(&nodes, CALM).await).await;
     assert!(next > token && token > before, "counters do not follow it: {before}, {token}, {next}");
 }
 
 /// Asks a node for the lock `a` as a client with such a clock would.
-fn ask(fleet: &Fleet, proposal: u64) -> u64 {
+fn ask(nodes: &Nodes, proposal: u64) -> u64 {
     let script = include_str!("../../src/backends/redlock/scripts/ops.lua");
-    let node = &fleet[0];
+    let node = &nodes[0];
     let (votes, proposal) = (node.cli(&["GET", NODE]), proposal.to_string());
     let not_after = (clock(node) + 60_000_000).to_string();
     let keys = ["lock:a", "{lock:a}:fence", NODE];
@@ -150,16 +150,16 @@ fn ask(fleet: &Fleet, proposal: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s14_a_client_whose_clock_is_ten_years_off_moves_no_counter_out_of_bounds() {
-    let fleet = declared(3, CALM).await;
+    let nodes = declared(3, CALM).await;
     let decade = 10 * 365 * 24 * 3600 * 1_000_000;
-    let (before, bound) = (clock(&fleet[0]), 5_000_000);
+    let (before, bound) = (clock(&nodes[0]), 5_000_000);
     for proposal in [0, before - decade, before, before + decade, 1 << 53] {
-        let granted = ask(&fleet, proposal);
-        assert!(granted + bound >= before && granted <= clock(&fleet[0]) + bound, "{proposal}: {granted}");
+        let granted = ask(&nodes, proposal);
+        assert!(granted + bound >= before && granted <= clock(&nodes[0]) + bound, "{proposal}: {granted}");
     }
-    assert!(ask(&fleet, before + decade) > before, "within them, a proposal counts");
-    let token = use_once(&connect(&fleet, CALM).await).await;
-    assert!(token <= clock(&fleet[0]) + bound);
+    assert!(ask(&nodes, before + decade) > before, "within them, a proposal counts");
+    let token = use_once(&connect(&nodes, CALM).await).await;
+    assert!(token <= clock(&nodes[0]) + bound);
 }
 
 /// A client with a wall clock of its own.
@@ -184,15 +184,15 @@ fn token_of(client: &mut Family) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s11_a_client_whose_clock_leaps_an_hour_there_and_back_holds_as_long_as_before() {
-    let (fleet, server) = (declared(3, NAMED).await, Server::start());
-    let (links, link) = (fleet.proxies(), [Proxy::start(server.addr())]);
+    let (nodes, server) = (declared(3, NAMED).await, Server::start());
+    let (links, link) = (nodes.proxies(), [Proxy::start(server.addr())]);
     for (url, links, rival) in [
-        (fleet.url_through(&links, NAMED), &links[..], connect(&fleet, NAMED).await),
+        (nodes.url_through(&links, NAMED), &links[..], connect(&nodes, NAMED).await),
         (server.url_at(link[0].addr()), &link[..], Locks::connect(&server.url()).await.unwrap()),
     ] {
         let granted = || match links.len() {
             1 => holds(&server, "a"),
-            _ => fleet.iter().all(|node| holds(node, "a")),
+            _ => nodes.iter().all(|node| holds(node, "a")),
         };
         let (clock, mut client, _folder) = with_clock(&url, 0);
         // Its connections are all there behind this: answers are held back that it asks for, not greetings.
@@ -223,15 +223,15 @@ async fn s11_a_client_whose_clock_leaps_an_hour_there_and_back_holds_as_long_as_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s14_a_client_that_lives_ten_years_ahead_poisons_no_counter() {
-    let fleet = declared(3, CALM).await;
-    let (locks, bound) = (connect_to_all(&fleet, CALM).await, 5_000_000);
+    let nodes = declared(3, CALM).await;
+    let (locks, bound) = (connect_to_all(&nodes, CALM).await, 5_000_000);
     let mut last = use_once(&locks).await;
     for years in [10, -10] {
-        let (_clock, mut client, _folder) = with_clock(&fleet.url_with(CALM), years * 365 * 24 * HOUR);
+        let (_clock, mut client, _folder) = with_clock(&nodes.url_with(CALM), years * 365 * 24 * HOUR);
         for token in [token_of(&mut client), use_once(&locks).await, token_of(&mut client)] {
             assert!(token > last, "{token} after {last}");
             last = token;
         }
     }
-    assert!(last <= clock(&fleet[0]) + bound, "{last}");
+    assert!(last <= clock(&nodes[0]) + bound, "{last}");
 }

@@ -9,7 +9,7 @@ use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::history::{Client, Figures, History};
 use tokio::task::JoinHandle;
 
-use crate::fleet::{boottime, bounded, ms, until};
+use crate::redis_nodes::{boottime, bounded, ms, until};
 
 /// Of so many turns, one lasts for as long as its guard says that it may. The others are as short as can be.
 const LONG_ONES: usize = 6;

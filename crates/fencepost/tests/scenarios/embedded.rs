@@ -9,7 +9,7 @@ use fencepost_testkit::Folder;
 
 use crate::children::CHILD;
 use crate::family::{Family, Stray, say, wait_for_parent};
-use crate::fleet::bounded;
+use crate::redis_nodes::bounded;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -5,7 +5,7 @@ use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::Proxy;
 use fencepost_testkit::redis::Server;
 
-use crate::fleet::{LONG, holds, take, until, use_once};
+use crate::redis_nodes::{LONG, holds, take, until, use_once};
 
 /// A master and its replica, with the link from one to the other, and an address that leads to the master.
 async fn pair() -> (Server, Server, Proxy, Proxy) {

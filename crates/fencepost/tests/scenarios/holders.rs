@@ -6,13 +6,15 @@ use fencepost::SupervisorExt as _;
 use fencepost::fence::postgres::MIGRATION;
 use fencepost::{Guard, Locks, State};
 use fencepost_testkit::etcd::Cluster;
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 use fencepost_testkit::zookeeper::{self, Ensemble};
 use fencepost_testkit::{Folder, LIMIT, Proxy};
 
 use crate::children::client;
 use crate::database::Database;
-use crate::fleet::{CALM, LONG, boottime, bounded, connect_to_all, declared, holds, is_clear, ms, until};
+use crate::redis_nodes::{
+    CALM, LONG, boottime, bounded, connect_to_all, declared, holds, is_clear, ms, until,
+};
 use crate::register::{Register, serve};
 
 /// A lease that ends while its holder is stopped.
@@ -72,9 +74,9 @@ async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_by_an_http_ser
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s08_a_holder_stopped_past_its_lease_knows_and_is_refused_on_redlock() {
-    let fleet = declared(3, NAMED).await;
-    let links = fleet.proxies();
-    is_stopped_past_its_lease(&fleet.url_with(NAMED), &fleet.url_through(&links, NAMED), &links).await;
+    let nodes = declared(3, NAMED).await;
+    let links = nodes.proxies();
+    is_stopped_past_its_lease(&nodes.url_with(NAMED), &nodes.url_through(&links, NAMED), &links).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,19 +112,19 @@ async fn s46_a_session_expires_behind_a_follower_while_its_holder_is_stopped() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s09_a_client_stopped_between_the_answers_and_its_return_holds_nothing() {
-    let fleet = Fleet::start(3);
-    let links = fleet.proxies();
-    let url = fleet.url_through(&links, &format!("{CALM}&timeout=1m"));
+    let nodes = Nodes::start(3);
+    let links = nodes.proxies();
+    let url = nodes.url_through(&links, &format!("{CALM}&timeout=1m"));
     Locks::init(&url).await.unwrap();
     let mut late = client(&url);
     // Its connections are all there behind this: answers are held back that it asks for, not greetings.
     assert!(late.ask("acquire 600000").parse::<u64>().is_ok());
-    until("it is granted everywhere", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    until("it is granted everywhere", async || nodes.iter().all(|node| holds(node, "a"))).await;
     assert_eq!(late.ask("release"), "fine");
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
     links.iter().for_each(Proxy::hold_answers);
     late.tell(&format!("try {TTL}"));
-    until("all nodes have granted it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    until("all nodes have granted it", async || nodes.iter().all(|node| holds(node, "a"))).await;
     late.pause();
     // Now the answers wait in its own sockets.
     links.iter().for_each(Proxy::pass);
@@ -146,8 +148,8 @@ fn block_past_its_time(guard: &Guard) {
 /// One thread, which the caller blocks.
 #[tokio::test]
 async fn s35_a_blocked_executor_does_not_starve_renewal() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let guard = locks.lock("a").ttl(ms(4000)).acquire().await.unwrap();
     block_past_its_time(&guard);
     assert!(!guard.state().is_lost(), "{:?}", guard.state());
@@ -157,10 +159,10 @@ async fn s35_a_blocked_executor_does_not_starve_renewal() {
 /// One thread, which the caller blocks, and servers that do not answer the keeper.
 #[tokio::test]
 async fn s35_a_guard_that_cannot_be_renewed_is_lost_although_nothing_runs() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let guard = locks.lock("a").ttl(ms(1500)).acquire().await.unwrap();
-    fleet.iter().for_each(Server::pause);
+    nodes.iter().for_each(Server::pause);
     // A renewal that came before it was stopped puts the end off.
     while !guard.valid_for().unwrap().is_zero() {
         block_past_its_time(&guard);
@@ -168,5 +170,5 @@ async fn s35_a_guard_that_cannot_be_renewed_is_lost_although_nothing_runs() {
     assert!(matches!(guard.state(), State::Lost(_)), "{:?}", guard.state());
     assert!(guard.check().is_err());
     bounded("it is told", guard.lost()).await;
-    fleet.iter().for_each(Server::resume);
+    nodes.iter().for_each(Server::resume);
 }

@@ -6,7 +6,7 @@
 //! fault lasts.
 
 #![allow(clippy::unwrap_used)]
-// Each stage brings the same way to wait along.
+// Each harness brings the same way to wait along.
 #![allow(clippy::duplicate_mod)]
 #![cfg(all(feature = "all-stores", feature = "http"))]
 
@@ -21,10 +21,10 @@ mod database;
 #[path = "../common/family.rs"]
 mod family;
 #[allow(dead_code)]
-#[path = "../redlock/stage.rs"]
-mod fleet;
+#[path = "../redlock/harness.rs"]
+mod redis_nodes;
 #[allow(dead_code)]
-#[path = "../zookeeper/stage.rs"]
+#[path = "../zookeeper/harness.rs"]
 mod zoo;
 
 mod amnesia;

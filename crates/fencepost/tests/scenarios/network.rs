@@ -1,12 +1,12 @@
 //! Links that are slow, lose, repeat, hold back and cut: what arrives late or twice takes nobody's lock.
 
 use fencepost::{Error, Guard, Locks};
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 use fencepost_testkit::{LIMIT, Proxy};
 
 use crate::children::client;
 use crate::crowd::Crowd;
-use crate::fleet::{
+use crate::redis_nodes::{
     CALM, LONG, boottime, clock, connect, connect_to_all, counter, declared, holds, is_clear, ms, patient,
     take, until, use_once,
 };
@@ -19,20 +19,20 @@ const NAMED: &str = "max_ttl=1s&quarantine=3s&deployment=test&timeout=4s";
 const HASTY: &str = "max_ttl=20m&deployment=test&timeout=2s";
 
 /// A crowd of three on three servers, and the links of each.
-async fn crowd_over_links() -> (Fleet, Vec<Vec<Proxy>>, Crowd) {
-    let fleet = Fleet::start(3);
-    Locks::init(&fleet.url_with(NAMED)).await.unwrap();
-    let links: Vec<_> = (0..3).map(|_| fleet.proxies()).collect();
+async fn crowd_over_links() -> (Nodes, Vec<Vec<Proxy>>, Crowd) {
+    let nodes = Nodes::start(3);
+    Locks::init(&nodes.url_with(NAMED)).await.unwrap();
+    let links: Vec<_> = (0..3).map(|_| nodes.proxies()).collect();
     let mut crowd = Crowd::new(ms(500), ms(1000));
     for links in &links {
-        crowd.join(&fleet.url_through(links, NAMED)).await;
+        crowd.join(&nodes.url_through(links, NAMED)).await;
     }
-    (fleet, links, crowd)
+    (nodes, links, crowd)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s15_delays_up_to_three_times_the_ttl_let_nobody_in_twice() {
-    let (_fleet, links, crowd) = crowd_over_links().await;
+    let (_nodes, links, crowd) = crowd_over_links().await;
     for (client, links) in links.iter().enumerate() {
         for delay in [20, 500, 1500] {
             links[0].delay(ms(delay));
@@ -51,18 +51,18 @@ async fn s15_delays_up_to_three_times_the_ttl_let_nobody_in_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s15_a_grant_that_was_long_under_way_is_valid_from_its_sending_on() {
-    let fleet = declared(3, NAMED).await;
-    let links = fleet.proxies();
-    let url = |parameters: &str| fleet.url_through(&links, parameters);
-    let (late, rival) = (Locks::connect(&url(NAMED)).await.unwrap(), connect(&fleet, NAMED).await);
+    let nodes = declared(3, NAMED).await;
+    let links = nodes.proxies();
+    let url = |parameters: &str| nodes.url_through(&links, parameters);
+    let (late, rival) = (Locks::connect(&url(NAMED)).await.unwrap(), connect(&nodes, NAMED).await);
     let lock = late.lock("a").ttl(ms(1000)).without_renewal();
     // Its connections are all there behind this: answers are held back that it asks for, not greetings.
     until("it is granted everywhere", async || {
         let _guard = lock.try_acquire().await;
-        fleet.iter().all(|node| holds(node, "a"))
+        nodes.iter().all(|node| holds(node, "a"))
     })
     .await;
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
     let guard = loop {
         links.iter().for_each(Proxy::hold_answers);
         let attempt = tokio::spawn({
@@ -70,7 +70,7 @@ async fn s15_a_grant_that_was_long_under_way_is_valid_from_its_sending_on() {
             async move { lock.try_acquire().await }
         });
         until("all nodes have granted it", async || {
-            attempt.is_finished() || fleet.iter().all(|node| holds(node, "a"))
+            attempt.is_finished() || nodes.iter().all(|node| holds(node, "a"))
         })
         .await;
         let near_the_limit = boottime() + ms(350);
@@ -80,7 +80,7 @@ async fn s15_a_grant_that_was_long_under_way_is_valid_from_its_sending_on() {
         if let Ok(Some(guard)) = attempt.await.unwrap() {
             break guard;
         }
-        is_clear(&fleet).await;
+        is_clear(&nodes).await;
     };
     let next = rival.lock("a").ttl(ms(1000)).wait(LIMIT).acquire().await.unwrap();
     assert!(guard.state().is_lost(), "{:?} while another has it", guard.state());
@@ -89,7 +89,7 @@ async fn s15_a_grant_that_was_long_under_way_is_valid_from_its_sending_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s16_loss_and_repetition_let_nobody_in_twice() {
-    let (_fleet, links, crowd) = crowd_over_links().await;
+    let (_nodes, links, crowd) = crowd_over_links().await;
     for round in 0..3 {
         for (index, link) in links.iter().flatten().enumerate() {
             match (index + round) % 3 {
@@ -108,32 +108,32 @@ async fn s16_loss_and_repetition_let_nobody_in_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s16_a_request_that_is_delivered_twice_has_one_vote() {
-    let (fleet, links, locks) = through_links().await;
+    let (nodes, links, locks) = through_links().await;
     for _ in 0..5 {
-        let before: Vec<_> = fleet.iter().map(Server::evalsha_calls).collect();
+        let before: Vec<_> = nodes.iter().map(Server::evalsha_calls).collect();
         links.iter().for_each(|link| link.repeat(ms(0)));
         let guard = take(&locks).await;
         let heard = |(node, before): (&Server, &u64)| node.evalsha_calls() >= before + 2;
-        until("all have heard it twice", async || fleet.iter().zip(&before).all(heard)).await;
+        until("all have heard it twice", async || nodes.iter().zip(&before).all(heard)).await;
         let token = guard.token().get();
-        let counters: Vec<_> = fleet.iter().map(counter).collect();
+        let counters: Vec<_> = nodes.iter().map(counter).collect();
         assert!(counters.iter().all(|counter| *counter == token), "{counters:?} for {token}");
         links.iter().for_each(Proxy::pass);
         guard.extend().await.unwrap();
         assert!(guard.token().get() == token);
         guard.release().await.unwrap();
-        is_clear(&fleet).await;
+        is_clear(&nodes).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s17_an_acquire_that_arrives_after_its_time_grants_nothing() {
-    let fleet = declared(3, HASTY).await;
-    let links = fleet.proxies();
-    let mut dead = client(&fleet.url_through(&links, HASTY));
+    let nodes = declared(3, HASTY).await;
+    let links = nodes.proxies();
+    let mut dead = client(&nodes.url_through(&links, HASTY));
     assert!(dead.ask("acquire 600000").parse::<u64>().is_ok());
     assert_eq!(dead.ask("release"), "fine");
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
     // The request is under way, and nobody is left to take it back: the client dies before it gives up.
     links.iter().for_each(Proxy::strand);
     let idle: Vec<_> = links.iter().map(Proxy::harm).collect();
@@ -142,28 +142,28 @@ async fn s17_an_acquire_that_arrives_after_its_time_grants_nothing() {
     until("the request is under way", async || sent()).await;
     dead.kill();
     let (too_late, before): (Vec<_>, Vec<_>) =
-        fleet.iter().map(|node| (clock(node) + 3_000_000, node.evalsha_calls())).unzip();
-    until("its time is over", async || fleet.iter().zip(&too_late).all(|(node, end)| clock(node) > *end))
+        nodes.iter().map(|node| (clock(node) + 3_000_000, node.evalsha_calls())).unzip();
+    until("its time is over", async || nodes.iter().zip(&too_late).all(|(node, end)| clock(node) > *end))
         .await;
     links.iter().for_each(Proxy::pass);
     let heard = |(node, before): (&Server, &u64)| node.evalsha_calls() > *before;
-    until("it arrives", async || fleet.iter().zip(&before).all(heard)).await;
-    assert!(!fleet.iter().any(|node| holds(node, "a")));
-    use_once(&connect(&fleet, HASTY).await).await;
+    until("it arrives", async || nodes.iter().zip(&before).all(heard)).await;
+    assert!(!nodes.iter().any(|node| holds(node, "a")));
+    use_once(&connect(&nodes, HASTY).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
-    let fleet = declared(3, HASTY).await;
-    let links = fleet.proxies();
-    let locks = Locks::connect(&fleet.url_through(&links, HASTY)).await.unwrap();
-    let rival = connect(&fleet, HASTY).await;
+    let nodes = declared(3, HASTY).await;
+    let links = nodes.proxies();
+    let locks = Locks::connect(&nodes.url_through(&links, HASTY)).await.unwrap();
+    let rival = connect(&nodes, HASTY).await;
     use_once(&locks).await;
     let guard = take(&locks).await;
-    reaches_all_nodes(&guard, &fleet).await;
+    reaches_all_nodes(&guard, &nodes).await;
     links[0].strand();
     guard.release().await.unwrap();
-    assert!(holds(&fleet[0], "a"), "its release is still under way");
+    assert!(holds(&nodes[0], "a"), "its release is still under way");
     let next = take(&rival).await;
     let owner = next.owner().to_string();
     let ours = |node: &Server| node.cli(&["GET", "lock:a"]).starts_with(&owner);
@@ -172,92 +172,92 @@ async fn s18_a_release_that_arrives_late_does_not_take_the_next_holders_lock() {
     until("the next holder has all nodes", async || {
         drop(locks.lock("b").ttl(LONG).try_acquire().await);
         next.extend().await.unwrap();
-        fleet.iter().all(ours)
+        nodes.iter().all(ours)
     })
     .await;
-    let before = fleet[0].evalsha_calls();
+    let before = nodes[0].evalsha_calls();
     links[0].pass();
-    until("the late one arrives", async || fleet[0].evalsha_calls() > before).await;
-    assert!(fleet.iter().all(ours));
+    until("the late one arrives", async || nodes[0].evalsha_calls() > before).await;
+    assert!(nodes.iter().all(ours));
     next.extend().await.unwrap();
     next.release().await.unwrap();
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 /// Extends a lock until all nodes have it.
-async fn reaches_all_nodes(guard: &Guard, fleet: &Fleet) {
+async fn reaches_all_nodes(guard: &Guard, nodes: &Nodes) {
     until("all nodes have it", async || {
         guard.extend().await.unwrap();
-        fleet.iter().all(|node| holds(node, "a"))
+        nodes.iter().all(|node| holds(node, "a"))
     })
     .await;
 }
 
 /// Servers, a link to each, and a client by way of these.
-async fn through_links() -> (Fleet, Vec<Proxy>, Locks) {
-    let fleet = Fleet::start(3);
-    let links = fleet.proxies();
-    let url = fleet.url_through(&links, CALM);
+async fn through_links() -> (Nodes, Vec<Proxy>, Locks) {
+    let nodes = Nodes::start(3);
+    let links = nodes.proxies();
+    let url = nodes.url_through(&links, CALM);
     Locks::init(&url).await.unwrap();
     let locks = Locks::connect(&url).await.unwrap();
     use_once(&locks).await;
-    (fleet, links, locks)
+    (nodes, links, locks)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s17_an_acquire_that_a_majority_heard_late_is_undone_there() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     use_once(&locks).await;
-    fleet[0].pause();
-    fleet[1].pause();
+    nodes[0].pause();
+    nodes[1].pause();
     let error = locks.lock("a").ttl(LONG).try_acquire().await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    fleet[0].resume();
-    fleet[1].resume();
+    nodes[0].resume();
+    nodes[1].resume();
     // Its own requests reach the nodes behind the late ones.
     use_once(&locks).await;
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s20_a_release_that_is_lost_with_the_connection_is_made_up_for() {
-    let (fleet, links, locks) = through_links().await;
+    let (nodes, links, locks) = through_links().await;
     for lost in 0..3 {
         let guard = take(&locks).await;
-        reaches_all_nodes(&guard, &fleet).await;
+        reaches_all_nodes(&guard, &nodes).await;
         links[lost].stall();
         guard.release().await.unwrap();
-        assert!(holds(&fleet[lost], "a"));
+        assert!(holds(&nodes[lost], "a"));
         links[lost].reset();
-        is_clear(&fleet).await;
+        is_clear(&nodes).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s20_an_acquire_whose_answers_are_lost_with_the_connections_is_undone() {
-    let (fleet, links, locks) = through_links().await;
+    let (nodes, links, locks) = through_links().await;
     links[1].hold_answers();
     links[2].hold_answers();
     let attempt = tokio::spawn({
         let lock = locks.lock("a").ttl(LONG);
         async move { lock.try_acquire().await }
     });
-    until("the nodes have granted it", async || fleet.iter().all(|node| holds(node, "a"))).await;
+    until("the nodes have granted it", async || nodes.iter().all(|node| holds(node, "a"))).await;
     links[1].reset();
     links[2].reset();
     // The attempt fails, or is repeated over new connections.
     drop(attempt.await.unwrap());
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s33_a_waiter_whose_connection_was_reset_leaves_no_queue() {
-    let (fleet, links, others) = through_links().await;
-    let locks = Locks::connect(&fleet.url_through(&links, CALM)).await.unwrap();
+    let (nodes, links, others) = through_links().await;
+    let locks = Locks::connect(&nodes.url_through(&links, CALM)).await.unwrap();
     let guard = take(&locks).await;
-    reaches_all_nodes(&guard, &fleet).await;
-    let queues = || fleet.iter().filter(|node| !node.keys_like("*:waiters").is_empty()).count();
+    reaches_all_nodes(&guard, &nodes).await;
+    let queues = || nodes.iter().filter(|node| !node.keys_like("*:waiters").is_empty()).count();
     let waiter = tokio::spawn({
         let lock = patient(&others, "a");
         async move { lock.acquire().await }
@@ -267,20 +267,20 @@ async fn s33_a_waiter_whose_connection_was_reset_leaves_no_queue() {
     waiter.abort();
     guard.extend().await.unwrap();
     guard.release().await.unwrap();
-    is_clear(&fleet).await;
+    is_clear(&nodes).await;
 }
 
 /// A holder that is cut off from some nodes in some way keeps its lock if they are a minority, and has lost
 /// it before anybody else gets it if they are not.
-async fn is_partitioned(nodes: &[usize], how: fn(&Proxy)) {
-    let fleet = declared(5, HASTY).await;
-    let links = fleet.proxies();
-    let locks = Locks::connect(&fleet.url_through(&links, HASTY)).await.unwrap();
-    let rival = connect(&fleet, HASTY).await;
-    let minority = nodes.len() < 3;
+async fn is_partitioned(cut_off: &[usize], how: fn(&Proxy)) {
+    let nodes = declared(5, HASTY).await;
+    let links = nodes.proxies();
+    let locks = Locks::connect(&nodes.url_through(&links, HASTY)).await.unwrap();
+    let rival = connect(&nodes, HASTY).await;
+    let minority = cut_off.len() < 3;
     let lock = locks.lock("a").ttl(ms(if minority { 30_000 } else { 1500 }));
     let guard = lock.renew_every(ms(200)).wait(LIMIT).acquire().await.unwrap();
-    nodes.iter().for_each(|&node| how(&links[node]));
+    cut_off.iter().for_each(|&node| how(&links[node]));
     if minority {
         let before = locks.stats().renewed;
         until("it is renewed by the others", async || locks.stats().renewed >= before + 6).await;
@@ -315,11 +315,11 @@ async fn s19_a_holder_cut_off_in_one_direction_has_lost_before_the_next_one_hold
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s19_a_holder_cut_off_from_exactly_its_nodes_has_lost_before_the_next_one_holds() {
-    let fleet = declared(5, HASTY).await;
-    let links = fleet.proxies();
+    let nodes = declared(5, HASTY).await;
+    let links = nodes.proxies();
     let (far, near) = links.split_at(3);
-    let locks = Locks::connect(&fleet.url_through(&links, HASTY)).await.unwrap();
-    let rival = connect(&fleet, HASTY).await;
+    let locks = Locks::connect(&nodes.url_through(&links, HASTY)).await.unwrap();
+    let rival = connect(&nodes, HASTY).await;
     // Two nodes never hear of it.
     near.iter().for_each(Proxy::stall);
     let guard = locks.lock("a").ttl(ms(2000)).wait(LIMIT).acquire().await.unwrap();
@@ -332,19 +332,19 @@ async fn s19_a_holder_cut_off_from_exactly_its_nodes_has_lost_before_the_next_on
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s20_an_answer_that_breaks_off_in_the_middle_leaves_nothing_behind_on_redlock() {
-    let (fleet, links, locks) = through_links().await;
+    let (nodes, links, locks) = through_links().await;
     for broken in [&[0][..], &[0, 1], &[0, 1, 2]] {
         let cut = || broken.iter().for_each(|&node: &usize| links[node].cut_next_answer());
         // Counters that disagree need a second round.
-        let ahead = clock(&fleet[1]).max(counter(&fleet[1])) + 30_000_000;
+        let ahead = clock(&nodes[1]).max(counter(&nodes[1])) + 30_000_000;
         for disagree in [false, true] {
             if disagree {
-                fleet[1].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
+                nodes[1].cli(&["SET", "{lock:a}:fence", &ahead.to_string()]);
             }
             cut();
             drop(locks.lock("a").ttl(LONG).try_acquire().await);
             links.iter().for_each(Proxy::pass);
-            is_clear(&fleet).await;
+            is_clear(&nodes).await;
         }
         let guard = take(&locks).await;
         cut();
@@ -357,7 +357,7 @@ async fn s20_an_answer_that_breaks_off_in_the_middle_leaves_nothing_behind_on_re
         let released = guard.release().await;
         assert!(matches!(released, Ok(()) | Err(Error::Uncertain { .. })), "{released:?}");
         links.iter().for_each(Proxy::pass);
-        is_clear(&fleet).await;
+        is_clear(&nodes).await;
     }
 }
 

@@ -4,7 +4,7 @@ use fencepost::SupervisorExt as _;
 use fencepost::{Error, Loss, State, Verdict};
 use fencepost_testkit::redis::Server;
 
-use crate::fleet::{
+use crate::redis_nodes::{
     CALM, LONG, QUICK, boottime, bounded, connect, connect_to_all, declared, is_clear, ms, take, until,
     use_once,
 };
@@ -13,8 +13,8 @@ use crate::fleet::{
 async fn s01_one_of_five_is_killed_and_then_another() {
     // Whoever waited for an answer of a dead one would wait for longer than a test may take.
     let patient = &format!("{CALM}&timeout=10m");
-    let mut fleet = declared(5, patient).await;
-    let (locks, mut tokens) = (connect_to_all(&fleet, patient).await, Vec::new());
+    let mut nodes = declared(5, patient).await;
+    let (locks, mut tokens) = (connect_to_all(&nodes, patient).await, Vec::new());
     tokens.push(use_once(&locks).await);
     for (dead, alive) in [(4, 0..4), (0, 1..4)] {
         let held = take(&locks).await;
@@ -23,30 +23,30 @@ async fn s01_one_of_five_is_killed_and_then_another() {
         // Else it might have needed the one that dies.
         until("all others have it", async || {
             held.extend().await.unwrap();
-            alive.clone().all(|node| fleet[node].cli(&["GET", "lock:a"]).starts_with(&owner))
+            alive.clone().all(|node| nodes[node].cli(&["GET", "lock:a"]).starts_with(&owner))
         })
         .await;
-        fleet[dead].kill();
+        nodes[dead].kill();
         held.extend().await.unwrap();
         held.release().await.unwrap();
         tokens.push(bounded("a client that was connected", use_once(&locks)).await);
-        tokens.push(bounded("a new one", async { use_once(&connect(&fleet, patient).await).await }).await);
+        tokens.push(bounded("a new one", async { use_once(&connect(&nodes, patient).await).await }).await);
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s02_a_majority_is_killed_and_every_node_is_reported() {
-    let mut fleet = declared(5, QUICK).await;
-    let locks = connect_to_all(&fleet, QUICK).await;
+    let mut nodes = declared(5, QUICK).await;
+    let locks = connect_to_all(&nodes, QUICK).await;
     let before = {
         let guard = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
         guard.token()
     };
     for dead in 0..3 {
-        fleet[dead].kill();
+        nodes[dead].kill();
     }
-    let stranger = fencepost::Locks::connect(&fleet.url_with(QUICK)).await.unwrap_err();
+    let stranger = fencepost::Locks::connect(&nodes.url_with(QUICK)).await.unwrap_err();
     for lock in [locks.lock("b").ttl(ms(1000)), locks.lock("b").ttl(ms(1000)).wait(ms(3000))] {
         let error = bounded("an error", lock.acquire()).await.unwrap_err();
         for error in [&error, &stranger] {
@@ -59,7 +59,7 @@ async fn s02_a_majority_is_killed_and_every_node_is_reported() {
         }
     }
     for dead in 0..3 {
-        fleet[dead].restart();
+        nodes[dead].restart();
     }
     // They may have lost data, and are in quarantine first.
     let guard = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
@@ -71,24 +71,24 @@ async fn s02_a_majority_is_killed_and_every_node_is_reported() {
 async fn s02_a_majority_that_says_nothing_is_reported_when_the_callers_time_is_over() {
     // Nothing else ends before the test does: not the wait for an answer, and not the lease.
     let patient = &format!("{CALM}&timeout=10m");
-    let fleet = declared(5, patient).await;
-    let locks = connect_to_all(&fleet, patient).await;
+    let nodes = declared(5, patient).await;
+    let locks = connect_to_all(&nodes, patient).await;
     use_once(&locks).await;
-    fleet.iter().take(3).for_each(Server::pause);
+    nodes.iter().take(3).for_each(Server::pause);
     let lock = locks.lock("a").ttl(LONG).wait(ms(500));
     let error = bounded("an error", lock.acquire()).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    fleet.iter().take(3).for_each(Server::resume);
-    is_clear(&fleet).await;
+    nodes.iter().take(3).for_each(Server::resume);
+    is_clear(&nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s02_a_majority_is_killed_and_the_holder_holds_until_its_validity_ends() {
-    let mut fleet = declared(5, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let mut nodes = declared(5, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let guard = locks.lock("a").ttl(ms(6000)).acquire().await.unwrap();
     for dead in 2..5 {
-        fleet[dead].kill();
+        nodes[dead].kill();
     }
     guard.check().unwrap();
     let state = match guard.state() {
@@ -104,22 +104,22 @@ async fn s02_a_majority_is_killed_and_the_holder_holds_until_its_validity_ends()
 async fn s07_a_frozen_node_is_not_waited_for() {
     // Whoever waited for its answer would wait for longer than a test may take.
     let parameters = &format!("{CALM}&timeout=10m");
-    let fleet = declared(5, parameters).await;
-    let locks = connect_to_all(&fleet, parameters).await;
+    let nodes = declared(5, parameters).await;
+    let locks = connect_to_all(&nodes, parameters).await;
     for frozen in [0, 3] {
-        fleet[frozen].pause();
+        nodes[frozen].pause();
         bounded("a client that was connected", use_once(&locks)).await;
-        bounded("a new one", async { use_once(&connect(&fleet, parameters).await).await }).await;
+        bounded("a new one", async { use_once(&connect(&nodes, parameters).await).await }).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s07_a_held_lock_is_renewed_while_a_minority_is_frozen() {
-    let fleet = declared(5, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(5, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     let guard = locks.lock("a").ttl(ms(3000)).acquire().await.unwrap();
-    fleet[1].pause();
-    fleet[2].pause();
+    nodes[1].pause();
+    nodes[2].pause();
     let before = locks.stats().renewed;
     until("it is renewed three times", async || locks.stats().renewed >= before + 3).await;
     guard.check().unwrap();
@@ -128,15 +128,15 @@ async fn s07_a_held_lock_is_renewed_while_a_minority_is_frozen() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s07_a_node_frozen_during_an_acquire_and_the_release_keeps_nothing() {
-    let fleet = declared(3, CALM).await;
-    let locks = connect_to_all(&fleet, CALM).await;
+    let nodes = declared(3, CALM).await;
+    let locks = connect_to_all(&nodes, CALM).await;
     use_once(&locks).await;
     for frozen in 0..3 {
-        fleet[frozen].pause();
+        nodes[frozen].pause();
         use_once(&locks).await;
         drop(take(&locks).await);
-        fleet[frozen].resume();
-        is_clear(&fleet).await;
+        nodes[frozen].resume();
+        is_clear(&nodes).await;
     }
 }
 

@@ -3,7 +3,7 @@
 use fencepost::Error;
 use fencepost_testkit::zookeeper::Server;
 
-use crate::stage::{LONG, Part, bounded, contenders, ms, start_waiting, take, until, use_once};
+use crate::harness::{LONG, Part, bounded, contenders, ms, start_waiting, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_dropped_before_its_answer_is_undone() {

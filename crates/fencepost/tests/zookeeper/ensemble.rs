@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::{Locks, Loss, State};
 use fencepost_testkit::zookeeper::Ensemble;
 
-use crate::stage::{bounded, contenders, ms, patient, start_waiting, take, until, use_once};
+use crate::harness::{bounded, contenders, ms, patient, start_waiting, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_survives_the_end_of_the_leader() {

@@ -3,7 +3,7 @@
 use fencepost::Locks;
 use fencepost_testkit::zookeeper::Mode;
 
-use crate::stage::{Part, take, use_once};
+use crate::harness::{Part, take, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chroot_and_prefix_make_one_path() {
@@ -44,10 +44,10 @@ async fn a_node_of_curators_make_excludes_us() {
     assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
     let holder = locks.show("a").await.unwrap().unwrap();
     assert!(holder.token.is_some() && holder.pid.is_none(), "{holder:?}");
-    let waiter = crate::stage::start_waiting(&locks);
-    crate::stage::until("it stands in line", async || part.contenders().len() == 2).await;
+    let waiter = crate::harness::start_waiting(&locks);
+    crate::harness::until("it stands in line", async || part.contenders().len() == 2).await;
     assert!(curator.delete(&node).unwrap());
-    let guard = crate::stage::bounded("it gets the lock", waiter).await.unwrap().unwrap();
+    let guard = crate::harness::bounded("it gets the lock", waiter).await.unwrap().unwrap();
     assert!(Some(guard.token()) > holder.token);
     guard.release().await.unwrap();
 }

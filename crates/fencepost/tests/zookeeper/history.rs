@@ -10,7 +10,7 @@ use fencepost::SupervisorExt as _;
 use fencepost_testkit::history::History;
 use fencepost_testkit::{LIMIT, Proxy};
 
-use crate::stage::{Part, bounded, ms, until};
+use crate::harness::{Part, bounded, ms, until};
 
 const TTL: Duration = Duration::from_millis(800);
 const CLIENTS: usize = 4;

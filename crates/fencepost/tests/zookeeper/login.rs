@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks};
 use fencepost_testkit::zookeeper::Mode;
 
-use crate::stage::{LONG, Part, take, use_once};
+use crate::harness::{LONG, Part, take, use_once};
 
 const PASSWORD: &str = "correct-horse-battery";
 /// What ZooKeeper keeps of this login, and of another one of the same name.

@@ -2,7 +2,7 @@
 
 use fencepost::{Error, Loss};
 
-use crate::stage::{Part, SHORT, bounded, patient, take, until, use_once};
+use crate::harness::{Part, SHORT, bounded, patient, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_node_is_a_loss_at_once() {
@@ -48,7 +48,7 @@ async fn the_token_of_a_force_release_retires_the_victim_and_nobody_who_waits() 
     let part = Part::new();
     let (locks, rival) = (part.locks().await, part.locks().await);
     let victim = take(&locks).await;
-    let waiter = crate::stage::start_waiting(&rival);
+    let waiter = crate::harness::start_waiting(&rival);
     until("it stands in line", async || part.contenders().len() == 2).await;
     let revoked = locks.force_release("a", fencepost::ForceRelease::now("drained")).await.unwrap().unwrap();
     let next = bounded("the next has it", waiter).await.unwrap().unwrap();

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "zookeeper")]
 
-mod stage;
+mod harness;
 
 mod answers;
 mod ensemble;

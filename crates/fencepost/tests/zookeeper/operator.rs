@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::zookeeper::{Mode, Operation, Relay};
 
-use crate::stage::{Part, bounded, patient, start_waiting, take, until, use_once};
+use crate::harness::{Part, bounded, patient, start_waiting, take, until, use_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn show_has_the_whole_line() {
@@ -64,7 +64,7 @@ async fn a_waiter_whose_place_was_taken_away_stands_in_line_again() {
 async fn a_holder_that_does_not_react_loses_a_lock_that_was_asked_back_when_its_lease_ends() {
     let part = Part::new();
     let (locks, operator) = (part.locks().await, part.locks().await);
-    let guard = locks.lock("a").ttl(crate::stage::SHORT).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(crate::harness::SHORT).acquire().await.unwrap();
     operator.force_release("a", "drained").await.unwrap().unwrap();
     // The guard lives on, and with it its session; nobody renews a lock that is lost.
     let next = bounded("the lease ends", take(&operator)).await;

@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks, Loss, State};
 use fencepost_testkit::zookeeper::{Mode, Server};
 
-use crate::stage::{
+use crate::harness::{
     LONG, Part, SHORT, bounded, contenders, ms, patient, start_waiting, take, until, use_once,
 };
 

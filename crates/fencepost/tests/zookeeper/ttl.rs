@@ -6,7 +6,7 @@ use fencepost::SupervisorExt as _;
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::zookeeper::Server;
 
-use crate::stage::{LONG, Part, bounded, contenders, ms, patient, take, until};
+use crate::harness::{LONG, Part, bounded, contenders, ms, patient, take, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ttl_that_the_server_does_not_grant_is_refused_with_the_one_it_does() {

@@ -1,6 +1,6 @@
 //! Promise 7: each kind of trouble has an error of its own, that names the holder and never a password.
 
-use super::{Stage, bounded, take};
+use super::{Harness, bounded, take};
 use fencepost::{Error, Locks};
 use fencepost_testkit::redis::Server;
 use std::error::Error as _;
@@ -95,20 +95,20 @@ async fn an_evicting_server_is_refused_with_the_alternative() {
     Locks::connect(&server.url()).await.unwrap();
 }
 
-async fn a_killed_server_is_out_of_reach(mut stage: Stage) {
-    let locks = stage.locks().await;
-    stage.server_mut().kill();
+async fn a_killed_server_is_out_of_reach(mut harness: Harness) {
+    let locks = harness.locks().await;
+    harness.server_mut().kill();
     let error = bounded("the try ends", locks.lock("a").try_acquire()).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     assert!(bounded("show ends", locks.show("a")).await.is_err());
-    stage.server_mut().restart();
+    harness.server_mut().restart();
     take(&locks, "a").await.release().await.unwrap();
 }
 
-async fn a_server_that_became_a_replica_is_a_configuration_error(stage: Stage) {
-    let locks = stage.locks().await;
+async fn a_server_that_became_a_replica_is_a_configuration_error(harness: Harness) {
+    let locks = harness.locks().await;
     let primary = Server::start();
-    stage.server().cli(&["REPLICAOF", "127.0.0.1", &primary.addr().port().to_string()]);
+    harness.server().cli(&["REPLICAOF", "127.0.0.1", &primary.addr().port().to_string()]);
     let error = bounded("the try ends", locks.lock("a").try_acquire()).await.unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
 }

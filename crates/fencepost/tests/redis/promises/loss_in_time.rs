@@ -1,6 +1,6 @@
 //! Promise 3: the guard says lost before its lease can run out, from the local clock alone.
 
-use super::{SHORT, Stage, bounded, ms, take, until};
+use super::{Harness, SHORT, bounded, ms, take, until};
 use fencepost::{Guard, Locks, State};
 use fencepost_testkit::Proxy;
 use std::time::Duration;
@@ -23,10 +23,10 @@ async fn no_longer_held(guard: &Guard) -> State {
     }
 }
 
-async fn the_old_guard_is_lost_before_the_next_holder_gets_the_lock(stage: Stage) {
-    let proxy = Proxy::start(stage.server().addr());
-    let locks = Locks::connect(&stage.server().url_at(proxy.addr())).await.unwrap();
-    let rival = stage.locks().await;
+async fn the_old_guard_is_lost_before_the_next_holder_gets_the_lock(harness: Harness) {
+    let proxy = Proxy::start(harness.server().addr());
+    let locks = Locks::connect(&harness.server().url_at(proxy.addr())).await.unwrap();
+    let rival = harness.locks().await;
     for _ in 0..3 {
         let guard = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
         proxy.stall();
@@ -37,21 +37,21 @@ async fn the_old_guard_is_lost_before_the_next_holder_gets_the_lock(stage: Stage
     }
 }
 
-async fn a_guard_is_held_again_when_the_server_comes_back_in_time(stage: Stage) {
-    let locks = stage.locks().await;
+async fn a_guard_is_held_again_when_the_server_comes_back_in_time(harness: Harness) {
+    let locks = harness.locks().await;
     let guard = locks.lock("a").ttl(secs(8)).renew_every(ms(300)).acquire().await.unwrap();
-    stage.stop();
+    harness.stop();
     let risk = no_longer_held(&guard).await;
-    stage.resume();
+    harness.resume();
     assert!(matches!(risk, State::AtRisk { .. }), "{risk:?}");
     until("it is held again", async || matches!(guard.state(), State::Held { .. })).await;
     assert_eq!(locks.stats().lost, Default::default());
     guard.release().await.unwrap();
 }
 
-async fn a_guard_survives_a_reset_connection(stage: Stage) {
-    let proxy = Proxy::start(stage.server().addr());
-    let locks = Locks::connect(&stage.server().url_at(proxy.addr())).await.unwrap();
+async fn a_guard_survives_a_reset_connection(harness: Harness) {
+    let proxy = Proxy::start(harness.server().addr());
+    let locks = Locks::connect(&harness.server().url_at(proxy.addr())).await.unwrap();
     let guard = locks.lock("a").ttl(secs(20)).renew_every(ms(50)).acquire().await.unwrap();
     for _ in 0..3 {
         proxy.reset();

@@ -6,15 +6,15 @@ use fencepost::{Guard, Lock, Locks};
 use fencepost_testkit::LIMIT;
 use fencepost_testkit::redis::Server;
 
-use crate::stage::{bounded, ms, until};
+use crate::harness::{bounded, ms, until};
 
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_millis(1500);
 
 /// One Redis, empty at the start.
-struct Stage(Server);
+struct Harness(Server);
 
-impl Stage {
+impl Harness {
     fn new() -> Self {
         Self(Server::start())
     }
@@ -56,14 +56,14 @@ async fn becomes_free(locks: &Locks, name: &str) {
     take(locks, name).await.release().await.unwrap();
 }
 
-/// Makes each `async fn(Stage)` a test.
+/// Makes each `async fn(Harness)` a test.
 macro_rules! on_redis {
     ($($test:ident),+ $(,)?) => {
         mod tests {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    super::$test(super::Stage::new()).await;
+                    super::$test(super::Harness::new()).await;
                 }
             )+
         }

@@ -10,11 +10,11 @@ use fencepost_testkit::history::{Event, Moment, What};
 
 use super::dice::Dice;
 use super::registers::Registers;
-use super::seat::Seat;
+use super::worker_process::WorkerProcess;
 use super::{Collector, Plan};
 
 /// How long workers may take to end in good order, on top of a ttl.
-const FAREWELL: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(10);
 
 /// What all threads of the parent use.
 pub(crate) struct Shared {
@@ -58,60 +58,60 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The workers.
-pub(crate) struct Crew {
+pub(crate) struct Workers {
     plan: Arc<Plan>,
     shared: Arc<Shared>,
     dice: Dice,
-    pub(super) seats: Vec<Seat>,
+    pub(super) processes: Vec<WorkerProcess>,
 }
 
-impl Crew {
+impl Workers {
     /// Starts them.
     pub(crate) fn start(plan: Arc<Plan>, shared: Arc<Shared>) -> io::Result<Self> {
         let dice = Dice::new(plan.seed);
-        let mut crew = Self { plan, shared, dice, seats: Vec::new() };
-        for client in 0..crew.plan.clients {
-            let seat = crew.hire(client)?;
-            crew.seats.push(seat);
+        let mut workers = Self { plan, shared, dice, processes: Vec::new() };
+        for client in 0..workers.plan.clients {
+            let worker = workers.start_one(client)?;
+            workers.processes.push(worker);
         }
-        Ok(crew)
+        Ok(workers)
     }
 
-    fn hire(&mut self, client: u32) -> io::Result<Seat> {
-        Seat::start(client, self.dice.roll(), &self.plan, &self.shared)
+    fn start_one(&mut self, client: u32) -> io::Result<WorkerProcess> {
+        WorkerProcess::start(client, self.dice.roll(), &self.plan, &self.shared)
     }
 
     /// Kills a worker and puts another one in its place. Returns whether it was alive until then.
     pub(super) fn replace(&mut self, client: usize) -> io::Result<bool> {
-        let killed = self.bury(client);
-        self.seats[client] = self.hire(number(client))?;
+        let killed = self.end(client);
+        self.processes[client] = self.start_one(number(client))?;
         Ok(killed)
     }
 
-    fn bury(&mut self, client: usize) -> bool {
-        let (seat, shared) = (&mut self.seats[client], &self.shared);
-        let killed = seat.kill();
+    fn end(&mut self, client: usize) -> bool {
+        let (worker, shared) = (&mut self.processes[client], &self.shared);
+        let killed = worker.kill();
         if !killed {
-            locked(&shared.ended_well).insert(seat.pid(), number(client));
+            locked(&shared.ended_well).insert(worker.pid(), number(client));
         }
         shared.note(Event { at: Moment::now(), client: number(client), what: What::Died });
         killed
     }
 
     /// Lets all of them end in good order; those that do not are killed, and told of.
-    pub(crate) fn dismiss(mut self) {
-        for seat in &self.seats {
-            seat.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
-            seat.go_on();
-            seat.dismiss();
+    pub(crate) fn finish(mut self) {
+        for worker in &self.processes {
+            worker.proxies.iter().for_each(fencepost_testkit::Proxy::pass);
+            worker.go_on();
+            worker.tell_to_end();
         }
-        let deadline = Moment::now().plus(FAREWELL + self.plan.ttl);
-        for client in 0..self.seats.len() {
-            while !self.seats[client].has_ended() && Moment::now() < deadline {
+        let deadline = Moment::now().plus(GRACE + self.plan.ttl);
+        for client in 0..self.processes.len() {
+            while !self.processes[client].has_ended() && Moment::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let hung = !self.seats[client].has_ended();
-            self.bury(client);
+            let hung = !self.processes[client].has_ended();
+            self.end(client);
             if hung {
                 self.shared.note(Event { at: Moment::now(), client: number(client), what: What::Hung });
             }

@@ -16,7 +16,7 @@ const ENOUGH: i64 = 30_000;
 /// What model and server may differ by for rounding and ticks, in milliseconds.
 const ROUNDING: i64 = 100;
 
-pub(crate) struct Twin<'a> {
+pub(crate) struct Comparison<'a> {
     real: Real<'a>,
     node: Node,
     life: Life,
@@ -28,7 +28,7 @@ pub(crate) struct Twin<'a> {
 /// What a step came to: replies of both, and all keys of the server.
 type Both = (Reply, Reply, Vec<Found>);
 
-impl<'a> Twin<'a> {
+impl<'a> Comparison<'a> {
     pub(crate) fn new(real: Real<'a>) -> Self {
         let mut node = Node::default();
         node.listeners.insert(HEARD.to_owned());
@@ -227,7 +227,7 @@ impl<'a> Twin<'a> {
         let mode = match mode {
             Mode::Confirm => "confirm",
             Mode::Extend => "extend",
-            Mode::Mend => "mend",
+            Mode::Repair => "mend",
         };
         let mut args = vec![node.clone(), limit.to_string(), mode.to_owned()];
         let mut on = vec![NODE];

@@ -12,8 +12,8 @@ use fencepost_testkit::history::{Event, Moment, Register, What};
 use fencepost_testkit::{Proxy, process_state};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::crew::{Shared, locked};
 use super::wire::{Answer, Said, send};
+use super::workers::{Shared, locked};
 use super::{Collector, Fault, Plan};
 
 /// An ambush that stops its victim; any other number but zero makes it work on.
@@ -22,31 +22,31 @@ const STOP: u64 = u64::MAX;
 const EFFECT: Duration = Duration::from_secs(1);
 
 /// A running worker.
-pub(super) struct Seat {
-    process: Child,
+pub(super) struct WorkerProcess {
+    child: Child,
     listener: Option<JoinHandle<()>>,
-    link: Arc<Link>,
+    state: Arc<State>,
     /// Its own links to the servers, if links can be cut.
     pub(super) proxies: Vec<Proxy>,
 }
 
 /// What the listener and the nemesis both use.
-struct Link {
+struct State {
     pid: Pid,
     input: Mutex<ChildStdin>,
     /// What shall happen to the worker as soon as it holds a lock and is about to use it: nothing, a stop, or
     /// work for so many milliseconds.
     ambush: AtomicU64,
     /// Its end is ours.
-    dismissed: AtomicBool,
+    ending: AtomicBool,
 }
 
-impl Seat {
+impl WorkerProcess {
     /// Starts a worker.
     pub(super) fn start(client: u32, seed: u64, plan: &Plan, shared: &Arc<Shared>) -> io::Result<Self> {
         let proxies = plan.route.as_ref().map(|route| route.proxies()).unwrap_or_default();
         let url = plan.route.as_ref().map_or_else(|| plan.url.clone(), |route| route.through(&proxies));
-        let mut process = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(std::env::current_exe()?)
             .args(["--quiet", "torture-worker", "--prefix", &plan.prefix])
             .args(["--client", &client.to_string(), "--locks", &plan.locks.to_string()])
             .args(["--ttl", &format!("{}ms", plan.ttl.as_millis()), "--seed", &seed.to_string()])
@@ -59,24 +59,22 @@ impl Seat {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let pid =
-            i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let input = Mutex::new(process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?);
-        let link =
-            Arc::new(Link { pid, input, ambush: AtomicU64::new(0), dismissed: AtomicBool::new(false) });
-        let output = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let (listening, shared) = (link.clone(), shared.clone());
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let input = Mutex::new(child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?);
+        let state = Arc::new(State { pid, input, ambush: AtomicU64::new(0), ending: AtomicBool::new(false) });
+        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let (listening, shared) = (state.clone(), shared.clone());
         let listener = std::thread::spawn(move || listening.listen(client, output, &shared));
-        Ok(Self { process, listener: Some(listener), link, proxies })
+        Ok(Self { child, listener: Some(listener), state, proxies })
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.process.id()
+        self.child.id()
     }
 
     /// Stops it. Returns whether it was seen to stand still.
     pub(super) fn stop(&self) -> bool {
-        let _ = kill_process(self.link.pid, Signal::STOP);
+        let _ = kill_process(self.state.pid, Signal::STOP);
         let deadline = Moment::now().plus(EFFECT);
         while process_state(self.pid()) != Some('T') {
             if Moment::now() > deadline {
@@ -88,28 +86,28 @@ impl Seat {
     }
 
     pub(super) fn go_on(&self) {
-        let _ = kill_process(self.link.pid, Signal::CONT);
+        let _ = kill_process(self.state.pid, Signal::CONT);
     }
 
     /// Has the worker stopped the next time that it is about to use a lock that it holds.
     pub(super) fn ambush(&self) {
-        self.link.ambush.store(STOP, Ordering::SeqCst);
+        self.state.ambush.store(STOP, Ordering::SeqCst);
     }
 
     /// Has the worker work on for so long the next time that it is about to use a lock that it holds.
     pub(super) fn detain(&self, lasts: Duration) {
         let millis = u64::try_from(lasts.as_millis()).unwrap_or(STOP - 1).max(1);
-        self.link.ambush.store(millis, Ordering::SeqCst);
+        self.state.ambush.store(millis, Ordering::SeqCst);
     }
 
     /// Whether it was, or is about to be, caught that way.
     pub(super) fn was_caught(&self) -> bool {
-        self.link.ambush.load(Ordering::SeqCst) == 0
+        self.state.ambush.load(Ordering::SeqCst) == 0
     }
 
     /// Calls the ambush off; `false` if it had not happened.
     pub(super) fn call_off(&self) -> bool {
-        self.link.ambush.swap(0, Ordering::SeqCst) == 0
+        self.state.ambush.swap(0, Ordering::SeqCst) == 0
     }
 
     /// How often anything on its links was held up or cut so far.
@@ -118,20 +116,20 @@ impl Seat {
     }
 
     /// Tells it to end in good order.
-    pub(super) fn dismiss(&self) {
-        self.link.dismissed.store(true, Ordering::SeqCst);
-        self.link.answer(Answer::Stop);
+    pub(super) fn tell_to_end(&self) {
+        self.state.ending.store(true, Ordering::SeqCst);
+        self.state.answer(Answer::Stop);
     }
 
     pub(super) fn has_ended(&mut self) -> bool {
-        matches!(self.process.try_wait(), Ok(Some(_)))
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// Kills it, and returns when all that it said has been heard: whether it was that which ended it.
     pub(super) fn kill(&mut self) -> bool {
-        self.link.dismissed.store(true, Ordering::SeqCst);
-        let _ = self.process.kill();
-        let ended = self.process.wait();
+        self.state.ending.store(true, Ordering::SeqCst);
+        let _ = self.child.kill();
+        let ended = self.child.wait();
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
@@ -139,13 +137,13 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-impl Link {
+impl State {
     fn listen(&self, client: u32, output: ChildStdout, shared: &Shared) {
         for line in BufReader::new(output).lines() {
             let Ok(line) = line else { break };
@@ -159,7 +157,7 @@ impl Link {
                 Err(_) => break,
             }
         }
-        if !self.dismissed.load(Ordering::SeqCst) {
+        if !self.ending.load(Ordering::SeqCst) {
             shared.worker_crashed.store(true, Ordering::SeqCst);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Cluster;
 use crate::Proxy;
-use crate::conformance::{Logged, Stage, TestStore};
+use crate::conformance::{Harness, Logged, TestStore};
 
 struct Part {
     cluster: &'static Cluster,
@@ -14,12 +14,12 @@ struct Part {
 }
 
 /// An empty one.
-pub(super) fn stage() -> Stage {
+pub(super) fn harness() -> Harness {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let cluster = SHARED.get_or_init(|| Cluster::start(1));
     let prefix = format!("test {}:", NEXT.fetch_add(1, Ordering::Relaxed));
-    Stage::new(Part { cluster, prefix, link: Proxy::start(cluster[0].addr()) })
+    Harness::new(Part { cluster, prefix, link: Proxy::start(cluster[0].addr()) })
 }
 
 impl TestStore for Part {

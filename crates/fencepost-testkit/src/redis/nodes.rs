@@ -7,11 +7,11 @@ use std::thread;
 use super::{Config, Server};
 use crate::Proxy;
 
-/// Independent servers. `fleet[0]` is the first of them.
+/// Independent servers. `nodes[0]` is the first of them.
 #[derive(Debug)]
-pub struct Fleet(Vec<Server>);
+pub struct Nodes(Vec<Server>);
 
-impl Fleet {
+impl Nodes {
     /// Starts `count` servers without password, TLS and persistence.
     ///
     /// # Panics
@@ -92,7 +92,7 @@ impl Fleet {
     }
 }
 
-impl Index<usize> for Fleet {
+impl Index<usize> for Nodes {
     type Output = Server;
 
     fn index(&self, index: usize) -> &Server {
@@ -100,7 +100,7 @@ impl Index<usize> for Fleet {
     }
 }
 
-impl IndexMut<usize> for Fleet {
+impl IndexMut<usize> for Nodes {
     fn index_mut(&mut self, index: usize) -> &mut Server {
         &mut self.0[index]
     }

@@ -44,7 +44,7 @@ pub(crate) struct Place {
 
 /// One of each kind.
 pub(crate) async fn places() -> Vec<Place> {
-    let folder = Folder::new("stage");
+    let folder = Folder::new("fence");
     let file = format!("file://{}", folder.path().join("values").display());
     let urls = [
         ("memory", "memory:".to_owned(), None),

@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use fencepost::{Error, Locks, Loss};
 use fencepost_testkit::LIMIT;
-use fencepost_testkit::redis::Fleet;
+use fencepost_testkit::redis::Nodes;
 
 use super::{LONG, Peer};
 
 const PARAMETERS: &str = "max_ttl=20m";
 
-async fn stage(ttl: Duration) -> (Fleet, Locks, Peer) {
-    let fleet = Fleet::start(5);
-    let url = fleet.url_with(PARAMETERS);
+async fn set_up(ttl: Duration) -> (Nodes, Locks, Peer) {
+    let nodes = Nodes::start(5);
+    let url = nodes.url_with(PARAMETERS);
     Locks::init(&url).await.unwrap();
-    let ports: Vec<_> = fleet.iter().map(|node| node.addr().port().to_string()).collect();
+    let ports: Vec<_> = nodes.iter().map(|node| node.addr().port().to_string()).collect();
     let peer = Peer::start_on("redlock", &ports.join(","), "a", ttl);
-    (fleet, Locks::connect(&url).await.unwrap(), peer)
+    (nodes, Locks::connect(&url).await.unwrap(), peer)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_cannot_have_what_we_hold() {
-    let (_fleet, locks, mut peer) = stage(LONG).await;
+    let (_nodes, locks, mut peer) = set_up(LONG).await;
     let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
     assert_eq!(peer.ask("try"), "busy");
     guard.extend().await.unwrap();
@@ -33,7 +33,7 @@ async fn a_peer_cannot_have_what_we_hold() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn we_cannot_have_what_a_peer_holds() {
-    let (_fleet, locks, mut peer) = stage(LONG).await;
+    let (_nodes, locks, mut peer) = set_up(LONG).await;
     assert_eq!(peer.ask("try"), "held");
     assert!(locks.lock("a").ttl(LONG).try_acquire().await.unwrap().is_none());
     let error = locks.lock("a").ttl(LONG).wait(Duration::from_secs(2)).acquire().await.unwrap_err();
@@ -49,7 +49,7 @@ async fn we_cannot_have_what_a_peer_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_of_ours_gets_the_lock_when_a_peers_lease_ends() {
-    let (_fleet, locks, mut peer) = stage(Duration::from_secs(2)).await;
+    let (_nodes, locks, mut peer) = set_up(Duration::from_secs(2)).await;
     assert_eq!(peer.ask("try"), "held");
     let guard = locks.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
     // Its late release does not touch ours.
@@ -61,7 +61,7 @@ async fn a_waiter_of_ours_gets_the_lock_when_a_peers_lease_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_and_we_take_turns() {
-    let (_fleet, locks, mut peer) = stage(LONG).await;
+    let (_nodes, locks, mut peer) = set_up(LONG).await;
     let mut last = 0;
     for _ in 0..10 {
         let guard = locks.lock("a").ttl(LONG).wait(LIMIT).acquire().await.unwrap();
@@ -77,13 +77,13 @@ async fn a_peer_and_we_take_turns() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn we_lose_to_a_peer_when_our_keys_are_deleted_on_a_majority() {
-    let (fleet, locks, mut peer) = stage(LONG).await;
+    let (nodes, locks, mut peer) = set_up(LONG).await;
     let guard = locks.lock("a").ttl(LONG).acquire().await.unwrap();
-    while fleet.iter().any(|node| node.keys_like("lock:a").is_empty()) {
+    while nodes.iter().any(|node| node.keys_like("lock:a").is_empty()) {
         tokio::task::yield_now().await;
     }
     for node in 0..3 {
-        fleet[node].cli(&["DEL", "lock:a"]);
+        nodes[node].cli(&["DEL", "lock:a"]);
     }
     assert_eq!(peer.ask("try"), "held");
     let error = guard.extend().await.unwrap_err();

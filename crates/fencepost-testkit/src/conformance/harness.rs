@@ -56,9 +56,9 @@ pub trait TestStore: Send + Sync {
 pub type Logged = (String, Box<dyn Send + Sync>);
 
 /// A store under test.
-pub struct Stage(Box<dyn TestStore>);
+pub struct Harness(Box<dyn TestStore>);
 
-impl Stage {
+impl Harness {
     /// Of a store.
     pub fn new(store: impl TestStore + 'static) -> Self {
         Self(Box::new(store))
@@ -116,8 +116,8 @@ pub enum Needs {
 }
 
 /// Tests a promise, if it applies to the store.
-pub async fn run(stage: Stage, needs: Needs, test: impl AsyncFnOnce(Stage)) {
-    let locks = stage.locks().await;
+pub async fn run(harness: Harness, needs: Needs, test: impl AsyncFnOnce(Harness)) {
+    let locks = harness.locks().await;
     let can = locks.capabilities();
     locks.close().await;
     let applies = match needs {
@@ -128,7 +128,7 @@ pub async fn run(stage: Stage, needs: Needs, test: impl AsyncFnOnce(Stage)) {
         Needs::NoDetach => !can.detach,
     };
     if applies {
-        test(stage).await;
+        test(harness).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fencepost::{Guard, Lock, Locks, Verdict};
 use fencepost_testkit::LIMIT;
-use fencepost_testkit::redis::{Fleet, Server};
+use fencepost_testkit::redis::{Nodes, Server};
 
 pub(crate) use self::waiting::{bounded, until};
 
@@ -26,33 +26,33 @@ pub(crate) fn ms(milliseconds: u64) -> Duration {
 }
 
 /// Starts servers and declares them a deployment, so that they vote at once.
-pub(crate) async fn declared(count: usize, parameters: &str) -> Fleet {
-    let fleet = Fleet::start(count);
-    declare(&fleet, parameters).await;
-    fleet
+pub(crate) async fn declared(count: usize, parameters: &str) -> Nodes {
+    let nodes = Nodes::start(count);
+    declare(&nodes, parameters).await;
+    nodes
 }
 
-pub(crate) async fn declare(fleet: &Fleet, parameters: &str) {
-    assert_eq!(Locks::init(&fleet.url_with(parameters)).await.unwrap().len(), fleet.len());
+pub(crate) async fn declare(nodes: &Nodes, parameters: &str) {
+    assert_eq!(Locks::init(&nodes.url_with(parameters)).await.unwrap().len(), nodes.len());
 }
 
-pub(crate) async fn connect(fleet: &Fleet, parameters: &str) -> Locks {
-    let locks = Locks::connect(&fleet.url_with(parameters)).await.unwrap();
+pub(crate) async fn connect(nodes: &Nodes, parameters: &str) -> Locks {
+    let locks = Locks::connect(&nodes.url_with(parameters)).await.unwrap();
     // To all nodes, whether they vote or not: a lock that is taken before is held by a majority alone.
     let _ = locks.check().await;
     locks
 }
 
 /// The same where all nodes are up: returns when each of them is connected to.
-pub(crate) async fn connect_to_all(fleet: &Fleet, parameters: &str) -> Locks {
+pub(crate) async fn connect_to_all(nodes: &Nodes, parameters: &str) -> Locks {
     let channels = |node: &Server| -> BTreeSet<String> {
         node.cli(&["PUBSUB", "CHANNELS", "????????????????"]).lines().map(str::to_owned).collect()
     };
-    let before: Vec<_> = fleet.iter().map(channels).collect();
-    let locks = connect(fleet, parameters).await;
+    let before: Vec<_> = nodes.iter().map(channels).collect();
+    let locks = connect(nodes, parameters).await;
     until("all nodes are connected to", async || {
         let _ = locks.check().await;
-        fleet.iter().zip(&before).all(|(node, before)| !channels(node).is_subset(before))
+        nodes.iter().zip(&before).all(|(node, before)| !channels(node).is_subset(before))
     })
     .await;
     // Reads the answers to the greetings.
@@ -125,11 +125,11 @@ fn leftovers(node: &Server) -> Vec<String> {
 }
 
 /// Waits until no node has a trace of a lock or of a waiter. With long leases: because it was given back.
-pub(crate) async fn is_clear(fleet: &Fleet) {
+pub(crate) async fn is_clear(nodes: &Nodes) {
     let mut left = Vec::new();
     let wait = async {
         loop {
-            left = fleet.iter().flat_map(leftovers).collect();
+            left = nodes.iter().flat_map(leftovers).collect();
             if left.is_empty() {
                 return;
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Server;
 use crate::Proxy;
-use crate::conformance::{Logged, Stage, TestStore};
+use crate::conformance::{Harness, Logged, TestStore};
 
 struct Part {
     server: &'static Server,
@@ -14,13 +14,13 @@ struct Part {
 }
 
 /// An empty one.
-pub(super) fn stage() -> Stage {
+pub(super) fn harness() -> Harness {
     // Ends with the test process: its supervisor sees to that.
     static SHARED: OnceLock<Server> = OnceLock::new();
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let server = SHARED.get_or_init(Server::start);
     let chroot = format!("/test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    Stage::new(Part { server, chroot, link: Proxy::start(server.addr()) })
+    Harness::new(Part { server, chroot, link: Proxy::start(server.addr()) })
 }
 
 impl TestStore for Part {

@@ -1,22 +1,22 @@
 //! One Redis and three of them, as stores under test.
 
-use super::{Fleet, Server};
-use crate::conformance::{Logged, Stage, TestStore};
+use super::{Nodes, Server};
+use crate::conformance::{Harness, Logged, TestStore};
 use crate::eventually;
 
 /// What the nodes of a Redlock are told: that long leases are fine.
 const TERMS: &str = "max_ttl=20m";
 
 /// An empty Redis.
-pub(super) fn stage() -> Stage {
-    Stage::new(Server::start())
+pub(super) fn harness() -> Harness {
+    Harness::new(Server::start())
 }
 
 /// Three that were declared to be new.
-pub(super) fn redlock_stage() -> Stage {
-    let fleet = Fleet::start(3);
-    declare(&fleet.url_with(TERMS));
-    Stage::new(fleet)
+pub(super) fn redlock_harness() -> Harness {
+    let nodes = Nodes::start(3);
+    declare(&nodes.url_with(TERMS));
+    Harness::new(nodes)
 }
 
 fn declare(url: &str) {
@@ -58,7 +58,7 @@ impl TestStore for Server {
     }
 }
 
-impl TestStore for Fleet {
+impl TestStore for Nodes {
     fn url(&self) -> String {
         self.url_with(TERMS)
     }

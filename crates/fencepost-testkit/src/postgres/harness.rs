@@ -4,7 +4,7 @@
 
 use super::Server;
 use crate::Proxy;
-use crate::conformance::{Logged, Stage, TestStore};
+use crate::conformance::{Harness, Logged, TestStore};
 
 struct Database {
     server: &'static Server,
@@ -13,9 +13,9 @@ struct Database {
 }
 
 /// An empty one.
-pub(super) fn stage() -> Stage {
+pub(super) fn harness() -> Harness {
     let server = Server::shared();
-    Stage::new(Database { server, name: server.create_database(), link: Proxy::start(server.addr()) })
+    Harness::new(Database { server, name: server.create_database(), link: Proxy::start(server.addr()) })
 }
 
 impl TestStore for Database {
