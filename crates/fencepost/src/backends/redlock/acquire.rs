@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use super::acquire_request::{AcquireRequest, Kind};
 use super::attempt::{Decision, Failure, QuorumAttempt};
-use super::hold::{Held, HeldLock, InFlight, valid_until};
+use super::hold::{Held, HeldLock, InFlight};
 use super::keys;
 use super::nodes::{Availability, Nodes, RuntimeSlot};
 use super::quorum::{NodeSet, majority};
 use super::release::{QueueEntry, Release, ReleaseRequest, Then};
 use super::retry::{AttemptBackoff, Obstacle};
 use crate::backend::{Grant, Identity, Request, TryOutcome};
-use crate::backends::redis::driver::push::PushSlot;
 use crate::backends::redis::keys::KeySet;
+use crate::backends::redis::push::PushSlot;
 use crate::backends::redis::{milliseconds, record};
 use crate::report::NoMajority;
+use crate::runtime::lease::valid_until;
 use crate::wait::{jittered, random};
 use crate::{Error, FencingToken, Owner, Result, Verdict};
 

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{Held, HeldLock, InFlight, valid_until};
+use super::hold::{Held, HeldLock, InFlight};
 use super::keys;
 use super::nodes::Nodes;
 use super::quarantine::Standing;
@@ -27,6 +27,7 @@ use crate::backends::common::backoff::Backoff;
 use crate::backends::redis::keys::KeySet;
 use crate::backends::redis::record as entries;
 use crate::runtime::clock::Moment;
+use crate::runtime::lease::valid_until;
 use crate::{Error, Handle, Loss, Result, Verdict};
 
 /// The pauses between two looks while others are taking the lock over.

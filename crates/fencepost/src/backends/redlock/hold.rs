@@ -11,17 +11,11 @@ use super::release::{QueueEntry, Release, ReleaseRequest, Then};
 use super::renewal;
 use super::session::Session;
 use crate::backend::{Hold, Renewal};
-use crate::backends::redis::driver::push::PushSlot;
 use crate::backends::redis::keys::KeySet;
+use crate::backends::redis::push::PushSlot;
 use crate::runtime::clock::Moment;
-use crate::runtime::lease::drift;
 use crate::runtime::sync::lock;
 use crate::{FencingToken, Owner, Result};
-
-/// The end of a lease that counts from `sent`.
-pub(super) fn valid_until(sent: Moment, term: Duration) -> Moment {
-    sent.plus(term.saturating_sub(drift(term)))
-}
 
 /// A lock that nodes have, or are asked to extend or to move to this value.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::renewal::Renewals;
 use super::request::late;
 use super::session::{GreetMode, Health, Session};
 use crate::backends::redis::driver::pool::Pool;
-use crate::backends::redis::driver::push::PushRouter;
+use crate::backends::redis::push::PushRouter;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::keeper::Keeper;

@@ -13,8 +13,8 @@ use super::quarantine::{self, Standing};
 use crate::backends::redis::driver::batch::{BatchedScript, Step};
 use crate::backends::redis::driver::connection::{Call, Connection, Reply};
 use crate::backends::redis::driver::pool::Pool;
-use crate::backends::redis::driver::push::PushRouter;
 use crate::backends::redis::driver::resp::{Part, Value};
+use crate::backends::redis::push::PushRouter;
 use crate::runtime::clock::{Clock, Moment};
 use crate::{Error, Result, Verdict};
 

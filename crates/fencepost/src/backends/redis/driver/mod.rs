@@ -7,6 +7,3 @@ pub(in crate::backends) mod pool;
 pub(crate) mod resp;
 pub(crate) mod script_client;
 pub(in crate::backends) mod session;
-
-#[cfg(feature = "redlock")]
-pub(in crate::backends) use super::push;
