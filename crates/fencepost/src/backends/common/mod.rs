@@ -5,4 +5,6 @@ pub(in crate::backends) mod backoff;
 pub(in crate::backends) mod batch;
 pub(in crate::backends) mod parameter;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+pub(in crate::backends) mod stream;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(in crate::backends) mod tls;

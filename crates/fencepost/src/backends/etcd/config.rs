@@ -29,7 +29,6 @@ pub(super) struct Config {
     pub(super) prefix: String,
     /// The longest that one request may take, with all its repetitions.
     pub(super) timeout: Duration,
-    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(super) tls: Option<TlsFiles>,
 }
 

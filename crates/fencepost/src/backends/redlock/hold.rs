@@ -152,17 +152,15 @@ impl Hold for Held {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::Name;
     use crate::backends::redlock::config::Config;
-    use crate::backends::redlock::keys;
     use crate::backends::redlock::node::Node;
     use crate::backends::redlock::session::tests::mute;
     use crate::url::StoreUrl;
 
     /// A lock that no node was asked for yet.
     pub(in super::super) fn lock_until(until: Moment) -> Arc<HeldLock> {
-        let (keys, token) = (keys::of("", &Name::new("a").unwrap()), FencingToken::new(1).unwrap());
-        HeldLock::new(keys, "value".into(), Owner::fresh(), token, InFlight::none(until))
+        let (keys, token) = (KeySet::new("", "a", ["fence", "waiters"]), FencingToken::new(1).unwrap());
+        HeldLock::new(Arc::new(keys), "value".into(), Owner::fresh(), token, InFlight::none(until))
     }
 
     #[tokio::test]

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::acquire_request::{AcquireRequest, Kind};
 use super::attempt::{Decision, QuorumAttempt};
-use super::keys;
 use super::nodes::Nodes;
 use super::quarantine::Standing;
 use super::quorum::{majority, tokens};
@@ -83,6 +82,7 @@ pub(super) async fn check(nodes: &Arc<Nodes>) -> Result<()> {
 }
 
 pub(super) async fn show(nodes: &Arc<Nodes>, name: &Name) -> Result<Option<Holder>> {
+    nodes.check_name(name)?;
     let sessions = read::sessions(nodes).await?;
     let readings = read::read(nodes, &sessions, std::slice::from_ref(name)).await?;
     let Some((mut holder, value)) = holder(name, &readings, 0) else { return Ok(None) };
@@ -137,7 +137,8 @@ pub(super) async fn force_release(
     name: &Name,
     how: &ForceRelease,
 ) -> Result<Option<Revoked>> {
-    let keys = keys::of(&nodes.config.start, name);
+    nodes.check_name(name)?;
+    let keys = nodes.keys(name);
     let mut first: Option<String> = None;
     // Repeated if others are in the way, as long as the same one holds the lock.
     for _ in 0..TRIES {
