@@ -25,7 +25,7 @@ use crate::{Error, Result, Source};
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-pub(crate) struct Client {
+pub(crate) struct Cluster {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) keeper: Arc<Keeper>,
@@ -34,9 +34,9 @@ pub(crate) struct Client {
     pub(crate) history: History,
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Client").field(&self.config).finish()
+        f.debug_tuple("Cluster").field(&self.config).finish()
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Stamp {
     pub(crate) raft_term: u64,
 }
 
-impl Client {
+impl Cluster {
     pub(crate) fn new(config: Config, clock: Clock) -> Result<Self> {
         let keeper = Keeper::of(&clock)?;
         let members = Members::new(&config, keeper.runtime().clone())?;
@@ -300,19 +300,19 @@ mod tests {
     use super::*;
     use crate::url::StoreUrl;
 
-    fn client(url: &str) -> Client {
-        Client::new(Config::from_url(StoreUrl::parse(url).unwrap()).unwrap(), Clock::system()).unwrap()
+    fn cluster(url: &str) -> Cluster {
+        Cluster::new(Config::from_url(StoreUrl::parse(url).unwrap()).unwrap(), Clock::system()).unwrap()
     }
 
     #[test]
     fn what_is_said_while_leaders_change_is_asked_again_and_may_have_been_done() {
-        let client = client("etcd://a,b");
+        let cluster = cluster("etcd://a,b");
         for message in ["raft proposal dropped", "not a primary lessor", "something new"] {
-            let repeat = client.can_repeat(GrpcError::Refused { code: 2, message: message.to_owned() });
+            let repeat = cluster.can_repeat(GrpcError::Refused { code: 2, message: message.to_owned() });
             assert!(matches!(repeat, Ok((_, true))), "{message}");
         }
         let refused = GrpcError::Refused { code: 3, message: "etcdserver: key is not provided".to_owned() };
-        let failed = client.can_repeat(refused).unwrap_err();
+        let failed = cluster.can_repeat(refused).unwrap_err();
         assert!(matches!(failed, RequestError::Other(Error::Backend { .. })));
     }
 }
