@@ -56,9 +56,9 @@ const CLEARTEXT: &str = "the server asks for the password in clear text, and thi
                          `allow=cleartext`";
 
 const TOO_MUCH: &str = "the server sends more than fencepost takes; name a PostgreSQL server in the URL, or \
-                        list fewer locks at once by a longer prefix";
+                        ask for less at once by a longer prefix";
 
-/// The longest message that is taken, and the longest answer. A listed lock has some hundred bytes.
+/// The longest message that is taken, and the longest answer. A row of ours has some hundred bytes.
 const MAX_MESSAGE: usize = 16 << 20;
 const MAX_ANSWER: usize = 64 << 20;
 
