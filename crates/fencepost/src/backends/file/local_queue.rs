@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::acquire::{Attempt, claim};
+use super::acquire::{AttemptOutcome, claim};
 use super::client::Client;
 use super::keys::file_name;
 use super::lockfile::LockFile;
@@ -83,19 +83,19 @@ fn serve(client: &Arc<Client>, name: &Name, thread: u64) {
         let Some(request) = client.queues.first(name, thread) else { return };
         let claimed = match won {
             Ok(Some(file)) => claim(client, file, &request),
-            Ok(None) => Ok(Attempt::Passing),
+            Ok(None) => Ok(AttemptOutcome::Passing),
             Err(error) => Err(error.into()),
         };
         let answer = match claimed {
-            Ok(Attempt::Granted(grant)) => Ok(grant),
+            Ok(AttemptOutcome::Granted(grant)) => Ok(grant),
             Err(failure) => Err(client.error(name, failure)),
-            Ok(Attempt::Busy(detached)) => {
+            Ok(AttemptOutcome::Busy(detached)) => {
                 let left = detached.expires_in.unwrap_or_default();
                 request.seen.note(detached);
                 std::thread::sleep(looks.pause().min(left));
                 continue;
             }
-            Ok(Attempt::Passing) => {
+            Ok(AttemptOutcome::Passing) => {
                 std::thread::sleep(looks.pause());
                 continue;
             }

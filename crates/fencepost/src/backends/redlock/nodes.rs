@@ -67,7 +67,11 @@ enum NodeSession {
     Open(Arc<Session>),
     Opening,
     /// Without a back-off it has not failed yet.
-    Down { why: Verdict, retry_at: Moment, backoff: Option<Backoff> },
+    Down {
+        why: Verdict,
+        retry_at: Moment,
+        backoff: Option<Backoff>,
+    },
 }
 
 impl NodeSession {

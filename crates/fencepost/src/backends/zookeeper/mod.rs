@@ -22,8 +22,8 @@ use async_trait::async_trait;
 
 use self::config::Config;
 use self::sessions::Sessions;
-use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::backends::StoreKind;
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Handle, Holder, Listing, Name, Result};

@@ -28,8 +28,8 @@ const MAX_UNANSWERED: usize = 1 << 18;
 /// theirs: so the server and its callers work at the same time, and not in turns.
 pub(super) const AT_A_TIME: usize = 32;
 
-/// Bytes that are read at a time, and how often in one turn. Connections may share a task: a server that sends
-/// without end must leave the others their turns.
+/// Bytes that are read at a time, and how often in one turn. Connections may share a task: a server that
+/// sends without end must leave the others their turns.
 const CHUNK: usize = 8192;
 const CHUNKS_A_TURN: usize = 8;
 

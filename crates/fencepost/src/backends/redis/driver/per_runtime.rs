@@ -1,5 +1,5 @@
-//! What each runtime that uses a store has of it. A connection belongs to the runtime whose task drives it, so
-//! each has its own, the keeper's among them.
+//! What each runtime that uses a store has of it. A connection belongs to the runtime whose task drives it,
+//! so each has its own, the keeper's among them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,8 +17,8 @@ impl<T> PerRuntime<T> {
         Self(Mutex::default())
     }
 
-    /// What the current runtime has, made if it has nothing yet. Runtimes come and go, in tests above all: what
-    /// is neither connected nor held by anybody is forgotten then.
+    /// What the current runtime has, made if it has nothing yet. Runtimes come and go, in tests above all:
+    /// what is neither connected nor held by anybody is forgotten then.
     pub(in crate::backends) fn current(
         &self,
         is_connected: impl Fn(&T) -> bool,
