@@ -69,6 +69,14 @@ pub(in crate::backends) fn distrust(error: &std::io::Error) -> Option<String> {
     matches!(error, rustls::Error::InvalidCertificate(_)).then(|| error.to_string())
 }
 
+/// The error of a server whose certificate was refused: trying again does not make it good.
+pub(in crate::backends) fn not_trusted(store: &str, why: &str) -> Error {
+    Error::config(format!(
+        "{store} shows a certificate that is not to be trusted ({why}); renew it, or name its authority with \
+         `ca`"
+    ))
+}
+
 /// There is none without the feature. The table of stores has refused the URL before.
 #[cfg(not(feature = "tls"))]
 #[derive(Debug)]
@@ -148,8 +156,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
             if roots.is_empty() {
                 return Err(Error::config(
                     "this machine has no certificate authorities; install ca-certificates or give one with \
-                     the \
-                     parameter `ca`",
+                     the parameter `ca`",
                 ));
             }
         }

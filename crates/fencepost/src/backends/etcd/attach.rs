@@ -23,7 +23,7 @@ use crate::{Error, Handle, Loss, Name, Owner, Result};
 /// Before a look that follows a keep-alive which does not count.
 const ELECTION_PAUSE: Duration = Duration::from_millis(25);
 /// Between two tries to give a key back.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_millis(500));
 
 /// Takes a detached lock over: writes our identity into its key, in the place of the handle's. The token
 /// stays. Undone if nobody waits for it any more.
@@ -151,7 +151,7 @@ pub(super) fn give_back(
 ) {
     let cluster = client.cluster.clone();
     client.cluster.background.spawn(&client.cluster.keeper, async move {
-        let mut backoff = Backoff::new(PAUSE, PAUSE);
+        let mut backoff = PAUSE;
         while cluster.clock.now() < until {
             match try_give_back(&cluster, &key, owner).await {
                 Ok(true) => break,

@@ -17,7 +17,7 @@ use crate::runtime::sync::lock;
 /// A lease is new enough for another lock if this part of it has passed at most; else it is kept alive first.
 const FRESH: u32 = 20;
 /// Between two tries to revoke a lease.
-const REVOKE_PAUSE: Duration = Duration::from_millis(500);
+const REVOKE_PAUSE: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_millis(500));
 /// The last bit of a lease's id says whether it is the own lease of one key. Whoever moves a key away may end
 /// only such a lease: on a shared one there may be other keys.
 const SHARED: i64 = 0;
@@ -211,7 +211,7 @@ impl Drop for Lease {
 fn revoke(cluster: &Arc<Cluster>, id: i64, until: Moment) {
     let job = cluster.clone();
     cluster.background.spawn(&cluster.keeper, async move {
-        let mut backoff = Backoff::new(REVOKE_PAUSE, REVOKE_PAUSE);
+        let mut backoff = REVOKE_PAUSE;
         while let Err(error) = job.revoke_lease(id).await {
             let error = crate::Error::from(error);
             tracing::debug!(%error, "a lease could not be revoked");

@@ -10,6 +10,7 @@ use super::driver::proto::{Compare, DeleteRequest, KeyValue, Operation, RangeReq
 use super::keys::{self, Keys};
 use super::record::{self, Record};
 use crate::backend::{ForceRelease, Revoked};
+use crate::backends::common::foreign;
 use crate::{Error, Holder, Listing, Name, Result};
 
 /// How many keys are read at a time: under an empty prefix lies all that the cluster is used for.
@@ -140,10 +141,7 @@ pub(super) async fn force_release(
         };
         let record = Record::of(kv);
         if record.is_none() && !how.now {
-            return Err(Error::unsupported(
-                format!("asking the foreign holder of lock `{name}` to let go"),
-                "only freeing it at once works (`--now`); make sure that it does not work any more",
-            ));
+            return Err(foreign::cannot_be_asked(&name, "freeing it"));
         }
         if victim.is_none() {
             let holder = describe(&client, &name, kv).await;

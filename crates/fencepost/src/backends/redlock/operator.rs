@@ -15,6 +15,7 @@ use super::release::{Release, Then};
 use super::retry::AskOrder;
 use super::session::Session;
 use crate::backend::{ForceRelease, Revoked};
+use crate::backends::common::foreign;
 use crate::backends::redis::keys::{KeySet, names, pattern};
 use crate::backends::redis::milliseconds;
 use crate::report::NodeView;
@@ -148,7 +149,16 @@ pub(super) async fn force_release(
         if !how.means(&holder) || first.as_ref().is_some_and(|first| *first != seen) {
             return Err(Error::changed(name, holder));
         }
-        check_revocable(name, &keys, &holder, &seen, how)?;
+        if holder.owner.is_none() && !how.now {
+            return Err(foreign::cannot_be_asked(name, "freeing it"));
+        }
+        if seen.is_empty() {
+            let [lock, ..] = keys.each();
+            return Err(Error::unsupported(
+                format!("force-releasing lock `{name}`, whose key is of another type,"),
+                format!("look at the key `{lock}` on each node and delete it by hand if it is safe to"),
+            ));
+        }
         let attempt = revoke(nodes, name, &keys, &holder, &seen, &how.reason);
         if let Decision::Won { token } = attempt.decision().await
             && let Some(token) = FencingToken::new(token)
@@ -171,29 +181,6 @@ pub(super) async fn force_release(
         store: nodes.config.label.clone(),
         source: format!("other clients were in the way of revoking lock `{name}`; try again").into(),
     })
-}
-
-fn check_revocable(
-    name: &Name,
-    keys: &KeySet,
-    holder: &Holder,
-    seen: &str,
-    how: &ForceRelease,
-) -> Result<()> {
-    if holder.owner.is_none() && !how.now {
-        return Err(Error::unsupported(
-            format!("asking the foreign holder of lock `{name}` to let go"),
-            "only freeing it at once works (`--now`); make sure that it does not work any more",
-        ));
-    }
-    if seen.is_empty() {
-        let [lock, ..] = keys.each();
-        return Err(Error::unsupported(
-            format!("force-releasing lock `{name}`, whose key is of another type,"),
-            format!("look at the key `{lock}` on each node and delete it by hand if it is safe to"),
-        ));
-    }
-    Ok(())
 }
 
 /// Asks the nodes to take the lock away from whoever has the value `seen`.

@@ -15,6 +15,7 @@ use super::proto::{
     TxnResponse,
 };
 use crate::backends::common::backoff::Backoff;
+use crate::backends::common::tls;
 use crate::backends::etcd::config::Config;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
@@ -22,8 +23,7 @@ use crate::runtime::keeper::Keeper;
 use crate::{Error, Result, Source};
 
 /// Between a failed try and the next.
-const PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
@@ -108,7 +108,7 @@ impl Cluster {
     ) -> Result<Response<B>, RequestError> {
         let deadline = self.clock.now().plus(timeout.min(self.config.timeout));
         let patience = self.patience().min(timeout);
-        let (mut repeated, mut backoff, mut distrusted) = (false, Backoff::new(PAUSE, LONGEST_PAUSE), 0);
+        let (mut repeated, mut backoff, mut distrusted) = (false, PAUSE, 0);
         let mut reason: Option<Source> = None;
         loop {
             let began = self.clock.now();
@@ -161,11 +161,7 @@ impl Cluster {
         let (code, message) = match error {
             GrpcError::Broken(why) => return Ok((why.into(), true)),
             GrpcError::Distrusted(why) => {
-                return Err(RequestError::Other(Error::config(format!(
-                    "{} shows a certificate that is not to be trusted ({why}); renew it, or name its \
-                     authority with `ca`",
-                    self.config.label
-                ))));
+                return Err(RequestError::Other(tls::not_trusted(&self.config.label, &why)));
             }
             GrpcError::Refused { code, message } => (code, message),
         };

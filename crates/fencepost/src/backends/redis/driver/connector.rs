@@ -41,13 +41,8 @@ impl Connector {
             Address::Tcp { host, port } => stream::connect(host, *port, self.tls.as_ref()).await,
         };
         opened.map_err(|error| {
-            // Trying again does not make a certificate good.
             if let Some(why) = tls::distrust(&error) {
-                let store = &self.config.label;
-                return Error::config(format!(
-                    "{store} shows a certificate that is not to be trusted ({why}); renew it, or name its \
-                     authority with `ca`"
-                ));
+                return tls::not_trusted(&self.config.label, &why);
             }
             self.unavailable(error)
         })
