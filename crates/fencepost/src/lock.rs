@@ -10,11 +10,8 @@ use crate::runtime::clock::Moment;
 use crate::runtime::lease_state::LeaseState;
 use crate::stats::{add, subtract};
 use crate::text::printable;
-use crate::wait::jittered;
+use crate::wait::{PATIENCE, jittered};
 use crate::{Error, Guard, Handle, Locks, Loss, Name, Result, Wait, format_duration};
-
-/// How long a caller that was already waiting sits out an outage of the store.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A name and options; holds nothing until [`acquire`](Self::acquire).
 ///

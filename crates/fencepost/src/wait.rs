@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// How long a caller that was already waiting sits out an outage of the store.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long to wait for a lock that is held by somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -29,8 +29,7 @@ impl<T: Send + 'static> Batches<T> {
     }
 
     /// Sends a renewal: with whatever else the keeper renews now, or alone if the caller is somebody else. A
-    /// caller's
-    /// runtime may be busy, or gone, before a batch is sent, and everybody's renewals with it.
+    /// caller's runtime may be busy, or gone, before a batch is sent, and everybody's renewals with it.
     pub(in crate::backends) fn send(self: &Arc<Self>, one: T, send: impl Fn(Vec<T>) + Send + 'static) {
         if runtime::Handle::current().id() != self.keeper.runtime().id() {
             return send(vec![one]);
@@ -54,9 +53,8 @@ impl<T: Send + 'static> Batches<T> {
     }
 
     /// Sends a whole batch, or what is left if nobody joined since there were `before`. How many wait then,
-    /// if that is known; `None`
-    /// if it is over. One batch at a time: connections write it before the next one is put into their
-    /// buffers.
+    /// if that is known; `None` if it is over. One batch at a time: connections write it before the next one
+    /// is put into their buffers.
     fn send_some(&self, before: usize, send: &impl Fn(Vec<T>)) -> Option<usize> {
         let batch = {
             let mut gathered = lock(&self.gathered);

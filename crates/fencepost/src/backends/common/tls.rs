@@ -9,16 +9,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObjec
 #[cfg(feature = "tls")]
 use rustls::{ClientConfig, RootCertStore};
 #[cfg(feature = "tls")]
-use tokio::net::TcpStream;
-#[cfg(feature = "tls")]
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::TlsConnector;
 
+use super::stream::Stream;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
 /// The parameters of a TLS connection.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(not(feature = "tls"), allow(dead_code))]
 pub(in crate::backends) struct TlsFiles {
     /// Authorities to trust instead of the system's.
     pub(in crate::backends) ca: Option<PathBuf>,
@@ -59,16 +57,45 @@ impl Tls {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
-    pub(in crate::backends) async fn wrap(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
-        self.connector.connect(self.name.clone(), stream).await
+    pub(super) async fn wrap(&self, stream: impl Stream + 'static) -> std::io::Result<Box<dyn Stream>> {
+        Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
     }
 }
 
 /// Why a server's certificate was refused, if that is what an error is about.
 #[cfg(feature = "tls")]
-pub(in crate::backends) fn distrust(error: &std::io::Error) -> Option<&rustls::Error> {
+pub(in crate::backends) fn distrust(error: &std::io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref()?;
-    matches!(error, rustls::Error::InvalidCertificate(_)).then_some(error)
+    matches!(error, rustls::Error::InvalidCertificate(_)).then(|| error.to_string())
+}
+
+/// The error of a server whose certificate was refused: trying again does not make it good.
+pub(in crate::backends) fn not_trusted(store: &str, why: &str) -> Error {
+    Error::config(format!(
+        "{store} shows a certificate that is not to be trusted ({why}); renew it, or name its authority with \
+         `ca`"
+    ))
+}
+
+/// There is none without the feature. The table of stores has refused the URL before.
+#[cfg(not(feature = "tls"))]
+#[derive(Debug)]
+pub(in crate::backends) enum Tls {}
+
+#[cfg(not(feature = "tls"))]
+impl Tls {
+    pub(in crate::backends) fn new(_: &TlsFiles, _: &str, _: Option<&str>) -> Result<Self> {
+        Err(Error::config("TLS is not built in"))
+    }
+
+    pub(super) async fn wrap(&self, _: impl Stream + 'static) -> std::io::Result<Box<dyn Stream>> {
+        match *self {}
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+pub(in crate::backends) fn distrust(_: &std::io::Error) -> Option<String> {
+    None
 }
 
 /// What the parameters of a URL say about TLS.
@@ -129,8 +156,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
             if roots.is_empty() {
                 return Err(Error::config(
                     "this machine has no certificate authorities; install ca-certificates or give one with \
-                     the \
-                     parameter `ca`",
+                     the parameter `ca`",
                 ));
             }
         }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::client::Client;
 use super::contender::{Contender, OwnedKey, TRIES};
-use super::driver::client::RequestError;
+use super::driver::cluster::RequestError;
 use super::driver::proto::{Compare, KeyValue, Operation};
 use super::driver::{Watch, WatchEvent};
 use super::hold::Held;
@@ -18,25 +19,22 @@ use super::keys::Keys;
 use super::local_queue::QueueTurn;
 use super::operator;
 use super::record::{self, Record};
-use super::session::Session;
 use crate::backend::{Grant, Identity, Request, TryOutcome};
 use crate::runtime::clock::Moment;
-use crate::wait::jittered;
+use crate::wait::{PATIENCE, jittered};
 use crate::{Error, Holder, Name, Result};
 
 /// How often a waiter looks for itself, in case that a watch is dead and nobody has noticed.
 const RECHECK: Duration = Duration::from_secs(5);
 /// Between two looks while the cluster does not answer.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a waiter sits out an outage of the cluster.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes the lock if it is free now.
-pub(super) async fn try_acquire(session: Arc<Session>, request: Request) -> Result<TryOutcome> {
-    let Some(turn) = session.queue.try_turn(&request.name) else {
-        return Ok(TryOutcome::Busy(Some(in_the_way(&session, &request.name).await?)));
+pub(super) async fn try_acquire(client: Arc<Client>, request: Request) -> Result<TryOutcome> {
+    let Some(turn) = client.queue.try_turn(&request.name) else {
+        return Ok(TryOutcome::Busy(Some(in_the_way(&client, &request.name).await?)));
     };
-    let mut acquire = Acquire::new(session, request, turn);
+    let mut acquire = Acquire::new(client, request, turn);
     for tried in 0..TRIES {
         match acquire.enqueue(tried == 0).await? {
             Enqueued::At(contender, QueuePosition::First) => {
@@ -56,16 +54,16 @@ pub(super) async fn try_acquire(session: Arc<Session>, request: Request) -> Resu
 
 /// Waits for the lock; gives up when `caller` is gone.
 pub(super) async fn acquire(
-    session: Arc<Session>,
+    client: Arc<Client>,
     request: Request,
     mut caller: oneshot::Receiver<()>,
 ) -> Result<Grant> {
     let nobody_waits = || Error::invalid("nobody waits for this lock any more");
     let turn = tokio::select! {
         _ = &mut caller => return Err(nobody_waits()),
-        turn = local_turn(&session, &request) => turn,
+        turn = local_turn(&client, &request) => turn,
     };
-    let mut acquire = Acquire::new(session, request, turn);
+    let mut acquire = Acquire::new(client, request, turn);
     let mut tries = 0;
     while tries < TRIES {
         tries += 1;
@@ -92,16 +90,16 @@ pub(super) async fn acquire(
 }
 
 /// Waits for the turn of this client's tasks, and looks meanwhile who has the lock.
-async fn local_turn(session: &Session, request: &Request) -> QueueTurn {
-    if let Some(turn) = session.queue.try_turn(&request.name) {
+async fn local_turn(client: &Client, request: &Request) -> QueueTurn {
+    if let Some(turn) = client.queue.try_turn(&request.name) {
         return turn;
     }
-    let clock = &session.client.clock;
-    let turn = session.queue.turn(&request.name);
+    let clock = &client.cluster.clock;
+    let turn = client.queue.turn(&request.name);
     tokio::pin!(turn);
     loop {
         let looks = async {
-            if let Ok(holder) = in_the_way(session, &request.name).await {
+            if let Ok(holder) = in_the_way(client, &request.name).await {
                 request.seen.note(holder);
                 request.seen.answered();
             }
@@ -117,13 +115,13 @@ async fn local_turn(session: &Session, request: &Request) -> QueueTurn {
 
 /// Who has a lock that another task of this client has the turn for. That task may have no key yet, or none
 /// any more: it is in the way all the same.
-async fn in_the_way(session: &Session, name: &Name) -> Result<Holder> {
-    let holder = operator::show(session, name).await?;
+async fn in_the_way(client: &Client, name: &Name) -> Result<Holder> {
+    let holder = operator::show(client, name).await?;
     Ok(holder.unwrap_or_else(|| Holder::unknown(name.clone())))
 }
 
 struct Acquire {
-    session: Arc<Session>,
+    client: Arc<Client>,
     request: Request,
     keys: Keys,
     record: Record,
@@ -168,41 +166,41 @@ impl QueuePosition {
 }
 
 impl Acquire {
-    fn new(session: Arc<Session>, request: Request, turn: QueueTurn) -> Self {
-        let keys = Keys::new(&session.client.config.prefix, &request.name);
+    fn new(client: Arc<Client>, request: Request, turn: QueueTurn) -> Self {
+        let keys = Keys::new(&client.cluster.config.prefix, &request.name);
         let record = Record::new(request.owner(), &request.note);
-        let started = session.client.clock.now();
-        Self { session, request, keys, record, turn, started }
+        let started = client.cluster.clock.now();
+        Self { client, request, keys, record, turn, started }
     }
 
     /// Goes on under another identity: the last one may still get a key by a late request.
     fn begin_anew(&mut self) {
         self.request.identity = Identity::fresh(&self.request.name);
         self.record = Record::new(self.request.owner(), &self.request.note);
-        self.started = self.session.client.clock.now();
+        self.started = self.client.cluster.clock.now();
     }
 
     /// A try that came to nothing. The turn goes first: the cluster may take its time to tell of the holder.
     async fn busy(self, holder: &KeyValue) -> TryOutcome {
-        let Self { session, request, turn, .. } = self;
+        let Self { client, request, turn, .. } = self;
         drop(turn);
-        TryOutcome::Busy(Some(operator::describe(&session, &request.name, holder).await))
+        TryOutcome::Busy(Some(operator::describe(&client, &request.name, holder).await))
     }
 
     fn no_lease(&self) -> Error {
-        self.session.client.unavailable("its leases end as soon as they are made")
+        self.client.cluster.unavailable("its leases end as soon as they are made")
     }
 
     /// Puts our key into the queue and says what is ahead of it. With `only_if_free`, writes nothing if there
     /// is any contender.
     async fn enqueue(&self, only_if_free: bool) -> Result<Enqueued> {
-        let lease = self.session.leases.shared(self.request.ttl).await?;
+        let lease = self.client.leases.shared(self.request.ttl).await?;
         let key = OwnedKey { key: self.keys.of(lease.id), owner: self.request.owner(), created: 0 };
         let condition = match only_if_free {
             true => Compare::none_newer(self.keys.range(), 0),
             false => Compare::created(&key.key, 0),
         };
-        let mut contender = Contender::new(&self.session, key, lease, self.turn.clone());
+        let mut contender = Contender::new(&self.client, key, lease, self.turn.clone());
         let Some(contenders) = self.put(&mut contender, condition).await? else {
             return Ok(Enqueued::TryAgain);
         };
@@ -220,7 +218,7 @@ impl Acquire {
         if !only_if_free {
             // The key is that of a lock that was detached, or could not be given back: another lease gives us
             // another key.
-            self.session.leases.retire(&contender.lease);
+            self.client.leases.retire(&contender.lease);
         }
         // Without a contender only names below this one are held: the queue tells.
         Ok(contenders.into_iter().next().filter(|_| only_if_free).map_or(Enqueued::TryAgain, Enqueued::Busy))
@@ -229,9 +227,9 @@ impl Acquire {
     /// One transaction that may create our key, beside a keep-alive where the lease needs one. Returns the
     /// contenders after it; `None` if the lease has ended.
     async fn put(&self, contender: &mut Contender, condition: Compare) -> Result<Option<Vec<KeyValue>>> {
-        let (client, lease) = (&self.session.client, contender.lease.clone());
+        let (cluster, lease) = (&self.client.cluster, contender.lease.clone());
         let put = Operation::put(&contender.key.key, self.record.to_bytes(), Some(lease.id));
-        let txn = client.txn(vec![condition], vec![put, self.keys.read()], vec![self.keys.read()]);
+        let txn = cluster.txn(vec![condition], vec![put, self.keys.read()], vec![self.keys.read()]);
         contender.may_come_late = true;
         let (answer, kept) = tokio::join!(txn, lease.refresh());
         let kept = match (&answer, kept) {
@@ -241,7 +239,7 @@ impl Acquire {
         match (answer, kept) {
             (Err(RequestError::NoLease(_)), _) | (Ok(_), Err(RequestError::NoLease(_))) => {
                 contender.is_gone = true;
-                self.session.leases.retire(&lease);
+                self.client.leases.retire(&lease);
                 Ok(None)
             }
             (Err(error), _) => {
@@ -263,7 +261,7 @@ impl Acquire {
     /// Waits until nobody is ahead (`true`) or our key is gone, alone or with its lease (`false`). Only
     /// reads: may be dropped anywhere.
     async fn wait(&self, contender: &Contender, mut holder: KeyValue, mut ahead: Vec<u8>) -> Result<bool> {
-        let clock = &self.session.client.clock;
+        let clock = &self.client.cluster.clock;
         self.note(&holder).await;
         let mut failing: Option<Moment> = None;
         let mut watch = None;
@@ -303,7 +301,7 @@ impl Acquire {
 
     /// What is ahead of our key now, and that our lease lives.
     async fn look(&self, contender: &Contender) -> Result<QueuePosition, RequestError> {
-        let read = self.session.client.read(vec![self.keys.read()]);
+        let read = self.client.cluster.read(vec![self.keys.read()]);
         let (answer, kept) = tokio::join!(read, contender.lease.refresh());
         kept?;
         let answer = answer?;
@@ -314,26 +312,26 @@ impl Acquire {
     /// Watches the key ahead of ours from now on. From a revision of the past it could take 100 ms longer:
     /// the server catches up with such watches in a loop of its own.
     async fn watch(&self, ahead: &[u8]) -> Option<Watch> {
-        let client = &self.session.client;
-        let mut watch = client.watch(ahead, 0).await?;
-        let soon = client.clock.now().plus(client.config.timeout);
-        let opened = client.clock.within(Some(soon), watch.next()).await;
+        let cluster = &self.client.cluster;
+        let mut watch = cluster.watch(ahead, 0).await?;
+        let soon = cluster.clock.now().plus(cluster.config.timeout);
+        let opened = cluster.clock.within(Some(soon), watch.next()).await;
         (opened == Some(WatchEvent::Open)).then_some(watch)
     }
 
     async fn note(&self, kv: &KeyValue) {
-        self.request.seen.note(operator::describe(&self.session, &self.request.name, kv).await);
+        self.request.seen.note(operator::describe(&self.client, &self.request.name, kv).await);
     }
 
     fn grant(&self, contender: Contender) -> Result<Grant> {
         let Some(token) = record::token(contender.key.created) else {
-            let store = self.session.client.config.label.clone();
+            let store = self.client.cluster.config.label.clone();
             return Err(Error::Backend { store, source: "its revision is no token".into() });
         };
         let (sent, term, identity) = (contender.lease.sent(), self.request.ttl, self.request.identity);
         // The lease, from whose last request validity counts, may be older than this attempt.
         let pushed = sent < self.started;
-        let hold = Held::new(&self.session, &self.request, contender, sent.plus(term));
+        let hold = Held::new(&self.client, &self.request, contender, sent.plus(term));
         Ok(Grant { identity, token, sent, term: Some(term), pushed, hold })
     }
 }

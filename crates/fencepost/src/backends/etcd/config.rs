@@ -10,7 +10,6 @@ use crate::{Error, Result};
 const DEFAULT_PORT: u16 = 2379;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-#[cfg_attr(not(test), allow(dead_code))] // until the registry of stores reads it
 pub(super) const PARAMETERS: &[Parameter] = &[
     Parameter::new("timeout", "2s", "the longest that one request may take, with its repetitions"),
     Parameter::new("prefix", "", "what every key begins with, before the name"),
@@ -30,7 +29,6 @@ pub(super) struct Config {
     pub(super) prefix: String,
     /// The longest that one request may take, with all its repetitions.
     pub(super) timeout: Duration,
-    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(super) tls: Option<TlsFiles>,
 }
 

@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::attach;
-use super::driver::client::{Client, RequestError};
+use super::client::Client;
+use super::driver::cluster::{Cluster, RequestError};
 use super::driver::proto::{Compare, KeyValue, Operation};
 use super::leases::Lease;
 use super::local_queue::QueueTurn;
 use super::record::Record;
-use super::session::Session;
 use crate::backends::common::backoff::Backoff;
 use crate::{Loss, Owner};
 
@@ -47,14 +47,14 @@ impl OwnedKey {
 
     /// Deletes the key, which was last written by revision `written` as far as we know. Says whether it was
     /// there, and still ours.
-    pub(super) async fn delete(&self, client: &Client, written: i64) -> Result<bool, RequestError> {
-        self.delete_if(client, written, |_| true).await
+    pub(super) async fn delete(&self, cluster: &Cluster, written: i64) -> Result<bool, RequestError> {
+        self.delete_if(cluster, written, |_| true).await
     }
 
     /// The same, if a key that was not written by `written` meets a condition.
     async fn delete_if(
         &self,
-        client: &Client,
+        cluster: &Cluster,
         mut written: i64,
         goes: impl Fn(&KeyValue) -> bool,
     ) -> Result<bool, RequestError> {
@@ -62,7 +62,7 @@ impl OwnedKey {
         for _ in 0..TRIES {
             let (delete, read) = (Operation::delete(&self.key), Operation::read(&self.key));
             let unchanged = vec![Compare::written(&self.key, written)];
-            let answer = client.txn(unchanged, vec![delete], vec![read]).await?;
+            let answer = cluster.txn(unchanged, vec![delete], vec![read]).await?;
             repeated |= answer.repeated;
             match answer.value.succeeded {
                 // A key that is not there was last written by revision zero.
@@ -75,7 +75,7 @@ impl OwnedKey {
                 },
             }
         }
-        Err(client.unavailable("the key of a lock changed all the time; try again").into())
+        Err(cluster.unavailable("the key of a lock changed all the time; try again").into())
     }
 
     /// Writes the key to a lease of its own that lasts for `term`, and to another owner if that is not ours.
@@ -83,17 +83,17 @@ impl OwnedKey {
     /// revoked moves. Returns the lease, and the revision that did it.
     pub(super) async fn move_to_own_lease(
         &self,
-        session: &Session,
+        client: &Client,
         owner: Owner,
         term: Duration,
     ) -> Result<Result<(Arc<Lease>, i64), Loss>, RequestError> {
-        let client = &session.client;
-        let lease = session.leases.own(term).await?;
+        let cluster = &client.cluster;
+        let lease = client.leases.own(term).await?;
         // Until there is an answer the key may be on it, or come to it yet.
         lease.outlive_us(true);
         let (moved, mut repeated) = (Self { owner, ..self.clone() }, false);
         for _ in 0..TRIES {
-            let kv = client.read(vec![Operation::read(&self.key)]).await?.value.into_kvs().pop();
+            let kv = cluster.read(vec![Operation::read(&self.key)]).await?.value.into_kvs().pop();
             let is_there = |kv: &KeyValue| kv.lease == lease.id && moved.loss(Some(kv)).is_none();
             let (why, written) = (self.loss(kv.as_ref()), kv.as_ref().map_or(0, |kv| kv.mod_revision));
             if repeated && kv.as_ref().is_some_and(is_there) {
@@ -106,14 +106,14 @@ impl OwnedKey {
             }
             let value = kv.as_ref().and_then(Record::of).map(|record| record.of_owner(owner).to_bytes());
             let put = Operation::put(&self.key, value.unwrap_or_default(), Some(lease.id));
-            let answer = client.txn(vec![Compare::written(&self.key, written)], vec![put], vec![]).await?;
+            let answer = cluster.txn(vec![Compare::written(&self.key, written)], vec![put], vec![]).await?;
             if answer.value.succeeded {
                 lease.outlive_us(false);
                 return Ok(Ok((lease, answer.value.revision())));
             }
             repeated |= answer.repeated;
         }
-        Err(client.unavailable("the key of a lock changed all the time; try again").into())
+        Err(cluster.unavailable("the key of a lock changed all the time; try again").into())
     }
 }
 
@@ -121,7 +121,7 @@ impl OwnedKey {
 /// attached goes back to whom it was attached from.
 #[derive(Debug)]
 pub(super) struct Contender {
-    session: Arc<Session>,
+    client: Arc<Client>,
     pub(super) key: OwnedKey,
     pub(super) lease: Arc<Lease>,
     /// The revision that wrote the key last, as far as we know; zero while it is not known.
@@ -136,10 +136,10 @@ pub(super) struct Contender {
 }
 
 impl Contender {
-    pub(super) fn new(session: &Arc<Session>, key: OwnedKey, lease: Arc<Lease>, turn: QueueTurn) -> Self {
-        let (session, turn) = (session.clone(), Some(turn));
+    pub(super) fn new(client: &Arc<Client>, key: OwnedKey, lease: Arc<Lease>, turn: QueueTurn) -> Self {
+        let (client, turn) = (client.clone(), Some(turn));
         Self {
-            session,
+            client,
             key,
             lease,
             written: 0,
@@ -153,18 +153,18 @@ impl Contender {
     /// Deletes the key in the background, as often as it takes while its lease lives, and what a late request
     /// makes.
     fn delete(&self, key: OwnedKey, turn: Option<QueueTurn>) {
-        let (session, lease, written) = (self.session.clone(), self.lease.clone(), self.written);
-        let (client, may_come_late) = (session.client.clone(), self.may_come_late);
-        let task = client.background.begin();
-        self.session.client.keeper.spawn(async move {
-            let deleted = key.delete(&client, written).await;
+        let (client, lease, written) = (self.client.clone(), self.lease.clone(), self.written);
+        let (cluster, may_come_late) = (client.cluster.clone(), self.may_come_late);
+        let task = cluster.background.begin();
+        self.client.cluster.keeper.spawn(async move {
+            let deleted = key.delete(&cluster, written).await;
             let look = (may_come_late || deleted.is_err()).then(|| {
-                session.leases.retire(&lease);
-                Look { client, key, written, until_deleted: !may_come_late, only_on: None }.run(&lease)
+                client.leases.retire(&lease);
+                Look { cluster, key, written, until_deleted: !may_come_late, only_on: None }.run(&lease)
             });
             // Nobody waits for what follows, and the lease goes with its last user: its end is begun before
             // this one is done.
-            drop((turn, session, lease, task));
+            drop((turn, client, lease, task));
             if let Some(look) = look {
                 look.await;
             }
@@ -188,16 +188,16 @@ impl Contender {
         if !std::mem::take(&mut self.may_come_late) {
             return;
         }
-        self.session.leases.retire(&self.lease);
-        let (client, key, only_on) = (self.session.client.clone(), self.key.clone(), Some(self.lease.id));
-        let look = Look { client, key, written: 0, until_deleted: false, only_on };
-        self.session.client.keeper.spawn(look.run(&self.lease));
+        self.client.leases.retire(&self.lease);
+        let (cluster, key, only_on) = (self.client.cluster.clone(), self.key.clone(), Some(self.lease.id));
+        let look = Look { cluster, key, written: 0, until_deleted: false, only_on };
+        self.client.cluster.keeper.spawn(look.run(&self.lease));
     }
 }
 
 /// Deletes a key again and again: it may still be there, or come late.
 struct Look {
-    client: Arc<Client>,
+    cluster: Arc<Cluster>,
     key: OwnedKey,
     written: i64,
     /// One deletion that is answered is enough.
@@ -217,11 +217,11 @@ impl Look {
         loop {
             backoff.sleep().await;
             match users.upgrade() {
-                Some(lease) if !lease.is_over(self.client.clock.now()) => {}
+                Some(lease) if !lease.is_over(self.cluster.clock.now()) => {}
                 _ => return,
             }
             let goes = |kv: &KeyValue| self.only_on.is_none_or(|lease| kv.lease == lease);
-            let deleted = self.key.delete_if(&self.client, self.written, goes).await;
+            let deleted = self.key.delete_if(&self.cluster, self.written, goes).await;
             if self.until_deleted && deleted.is_ok() {
                 return;
             }
@@ -238,7 +238,7 @@ impl Drop for Contender {
         if let Some(owner) = self.attached_from {
             self.lease.outlive_us(true);
             let until = self.lease.sent().plus(self.lease.term);
-            return attach::give_back(&self.session, key, owner, until, turn);
+            return attach::give_back(&self.client, key, owner, until, turn);
         }
         self.delete(key, turn);
     }

@@ -11,11 +11,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{oneshot, watch};
 
+use super::client::Client;
 use super::contender::{Contender, OwnedKey};
-use super::driver::client::{RequestError, Stamp};
+use super::driver::cluster::{RequestError, Stamp};
 use super::driver::proto::{KeyValue, Operation};
 use super::driver::{Watch, WatchEvent};
-use super::session::Session;
 use crate::backend::{Hold, Renewal, Request};
 use crate::runtime::clock::Moment;
 use crate::runtime::loss_signal::LossSignal;
@@ -34,7 +34,7 @@ pub(crate) struct Held(Arc<HeldKey>);
 /// What the guard and the monitor share.
 #[derive(Debug)]
 struct HeldKey {
-    session: Arc<Session>,
+    client: Arc<Client>,
     key: OwnedKey,
     signal: Arc<LossSignal>,
     state: Mutex<HoldState>,
@@ -55,16 +55,16 @@ struct HoldState {
 impl Held {
     /// Takes over the key of a lock that was just granted.
     pub(super) fn new(
-        session: &Arc<Session>,
+        client: &Arc<Client>,
         request: &Request,
         contender: Contender,
         until: Moment,
     ) -> Arc<Self> {
-        let (session, signal) = (session.clone(), request.signal.clone());
+        let (client, signal) = (client.clone(), request.signal.clone());
         let (key, written) = (contender.key.clone(), contender.written);
         let state = Mutex::new(HoldState { until, moving: false, contender: Some(contender) });
-        let held = Arc::new(HeldKey { session, key, signal, state, done: watch::Sender::new(false) });
-        held.session.client.keeper.spawn(monitor(held.clone(), written));
+        let held = Arc::new(HeldKey { client, key, signal, state, done: watch::Sender::new(false) });
+        held.client.cluster.keeper.spawn(monitor(held.clone(), written));
         Arc::new(Self(held))
     }
 
@@ -87,12 +87,12 @@ impl Hold for Held {
 
     async fn release(&self) -> Result<bool> {
         let held = self.0.clone();
-        self.0.session.run(async move { held.release().await }).await
+        self.0.client.run(async move { held.release().await }).await
     }
 
     async fn detach(&self, term: Duration) -> Result<Renewal> {
         let held = self.0.clone();
-        self.0.session.run(async move { held.detach(term).await }).await
+        self.0.client.run(async move { held.detach(term).await }).await
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {
@@ -123,7 +123,7 @@ impl HeldKey {
         let (kept, read) = tokio::join!(lease.keep_alive(), self.read_in_batch(term));
         let (found, stamp) = match read {
             // Another cluster than the one that granted the lock, or an older state of it.
-            Err(_) if self.session.client.history.is_broken() => return Ok(Renewal::Lost(Loss::Taken)),
+            Err(_) if self.client.cluster.history.is_broken() => return Ok(Renewal::Lost(Loss::Taken)),
             read => read?,
         };
         let kept = match kept {
@@ -154,9 +154,9 @@ impl HeldKey {
         // A late answer is worthless, and a stuck connection should be replaced while there is time to.
         let timeout = (term / 3).max(Duration::from_millis(20));
         let read = KeyRead { key: self.key.key.clone(), timeout, result };
-        let session = Arc::downgrade(&self.session);
-        self.session.reads.send(read, move |batch| drop(tokio::spawn(read_keys(session.clone(), batch))));
-        let ended = || Err(self.session.client.unavailable("the runtime that carried the renewal ended"));
+        let client = Arc::downgrade(&self.client);
+        self.client.reads.send(read, move |batch| drop(tokio::spawn(read_keys(client.clone(), batch))));
+        let ended = || Err(self.client.cluster.unavailable("the runtime that carried the renewal ended"));
         answer.await.unwrap_or_else(|_| ended())
     }
 
@@ -165,7 +165,7 @@ impl HeldKey {
         // Until there is an answer the key may be on either lease. The next move compares a later revision
         // than an unanswered one, which can come no more then.
         lock(&self.state).moving = true;
-        let moved = self.key.move_to_own_lease(&self.session, self.key.owner, term).await?;
+        let moved = self.key.move_to_own_lease(&self.client, self.key.owner, term).await?;
         let (lease, written) = match moved {
             Ok(moved) => moved,
             Err(why) => return Ok(Renewal::Lost(why)),
@@ -180,14 +180,14 @@ impl HeldKey {
     }
 
     async fn release(&self) -> Result<bool> {
-        let client = &self.session.client;
+        let cluster = &self.client.cluster;
         // First of all: what follows is our own doing, and no loss.
         let Some(mut contender) = self.end() else {
             // An earlier release goes on in the background.
-            return Ok(self.key.delete(client, 0).await?);
+            return Ok(self.key.delete(cluster, 0).await?);
         };
         contender.attached_from = None;
-        let deleted = self.key.delete(client, contender.written).await;
+        let deleted = self.key.delete(cluster, contender.written).await;
         // Where it failed it goes on: others may keep the lease alive.
         contender.is_gone = deleted.is_ok() && !contender.may_come_late;
         Ok(deleted?)
@@ -196,7 +196,7 @@ impl HeldKey {
     /// Moves the key to a lease that stays, and lets go of it.
     async fn detach(&self, term: Duration) -> Result<Renewal> {
         self.done.send_replace(true);
-        let moved = self.key.move_to_own_lease(&self.session, self.key.owner, term).await?;
+        let moved = self.key.move_to_own_lease(&self.client, self.key.owner, term).await?;
         let lease = match moved {
             Ok((lease, _)) => lease,
             Err(why) => return Ok(Renewal::Lost(why)),
@@ -228,20 +228,20 @@ impl HeldKey {
 
     /// Watches the key until it is gone, or its time is up.
     async fn watch_over(&self, mut from: i64) {
-        let client = &self.session.client;
+        let cluster = &self.client.cluster;
         loop {
-            if let Some(watch) = client.watch(&self.key.key, from).await
+            if let Some(watch) = cluster.watch(&self.key.key, from).await
                 && self.follow(watch).await
             {
                 return;
             }
             // Whatever ended the watch: see what there is, and watch from there.
             tokio::time::sleep(crate::wait::jittered(PAUSE)).await;
-            if self.until() <= client.clock.now() {
+            if self.until() <= cluster.clock.now() {
                 return self.give_up();
             }
-            let answer = client.read(vec![Operation::read(&self.key.key)]).await;
-            if client.history.is_broken() {
+            let answer = cluster.read(vec![Operation::read(&self.key.key)]).await;
+            if cluster.history.is_broken() {
                 self.report(None);
                 return;
             }
@@ -255,7 +255,7 @@ impl HeldKey {
 
     /// Follows a watch until the lock has ended (`true`) or the watch has (`false`).
     async fn follow(&self, mut watch: Watch) -> bool {
-        let clock = &self.session.client.clock;
+        let clock = &self.client.cluster.clock;
         loop {
             let gone = match clock.within(Some(self.until()), watch.next()).await {
                 Some(WatchEvent::Open) => false,
@@ -306,11 +306,11 @@ pub(super) struct KeyRead {
 }
 
 /// Reads many keys in one transaction.
-async fn read_keys(session: Weak<Session>, batch: Vec<KeyRead>) {
-    let Some(session) = session.upgrade() else { return };
+async fn read_keys(client: Weak<Client>, batch: Vec<KeyRead>) {
+    let Some(client) = client.upgrade() else { return };
     let timeout = batch.iter().map(|read| read.timeout).min().unwrap_or_default();
     let reads = batch.iter().map(|read| Operation::read(&read.key)).collect();
-    let answer = session.client.txn_within(timeout, vec![], reads, vec![]).await;
+    let answer = client.cluster.txn_within(timeout, vec![], reads, vec![]).await;
     let answer = answer.map(|answer| (answer.stamp, answer.value.into_kvs())).map_err(crate::Error::from);
     for read in batch {
         let found = |kvs: &[KeyValue]| kvs.iter().find(|kv| kv.key == read.key).cloned();

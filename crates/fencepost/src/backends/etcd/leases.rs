@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::driver::client::{Client, RequestError, Stamp};
+use super::driver::cluster::{Cluster, RequestError, Stamp};
 use crate::backends::common::backoff::Backoff;
 use crate::runtime::clock::Moment;
 use crate::runtime::sync::lock;
@@ -17,7 +17,7 @@ use crate::runtime::sync::lock;
 /// A lease is new enough for another lock if this part of it has passed at most; else it is kept alive first.
 const FRESH: u32 = 20;
 /// Between two tries to revoke a lease.
-const REVOKE_PAUSE: Duration = Duration::from_millis(500);
+const REVOKE_PAUSE: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_millis(500));
 /// The last bit of a lease's id says whether it is the own lease of one key. Whoever moves a key away may end
 /// only such a lease: on a shared one there may be other keys.
 const SHARED: i64 = 0;
@@ -26,7 +26,7 @@ const OWN: i64 = 1;
 /// The leases that new locks can use.
 #[derive(Debug)]
 pub(super) struct Leases {
-    client: Arc<Client>,
+    cluster: Arc<Cluster>,
     /// By their length in seconds.
     open: Mutex<HashMap<u64, Arc<Lease>>>,
     /// One lease is made at a time, or several tasks would each make their own.
@@ -38,7 +38,7 @@ pub(super) struct Lease {
     pub(super) id: i64,
     /// How long the server lets it live; at least what was asked for.
     pub(super) term: Duration,
-    client: Arc<Client>,
+    cluster: Arc<Cluster>,
     validity: Mutex<LeaseValidity>,
     /// One keep-alive at a time.
     asking: tokio::sync::Mutex<()>,
@@ -57,8 +57,8 @@ struct LeaseValidity {
 }
 
 impl Leases {
-    pub(super) fn new(client: Arc<Client>) -> Self {
-        Self { client, open: Mutex::default(), making: tokio::sync::Mutex::default() }
+    pub(super) fn new(cluster: Arc<Cluster>) -> Self {
+        Self { cluster, open: Mutex::default(), making: tokio::sync::Mutex::default() }
     }
 
     /// The shared lease for a ttl: the one there is, or a new one. It may need a keep-alive first; see
@@ -66,7 +66,7 @@ impl Leases {
     pub(super) async fn shared(&self, ttl: Duration) -> Result<Arc<Lease>, RequestError> {
         let seconds = whole_seconds(ttl);
         let find = || {
-            let now = self.client.clock.now();
+            let now = self.cluster.clock.now();
             lock(&self.open).get(&seconds).filter(|lease| !lease.is_over(now)).cloned()
         };
         if let Some(found) = find() {
@@ -76,8 +76,8 @@ impl Leases {
         if let Some(found) = find() {
             return Ok(found);
         }
-        let lease = Arc::new(Lease::make(&self.client, seconds, SHARED).await?);
-        let now = self.client.clock.now();
+        let lease = Arc::new(Lease::make(&self.cluster, seconds, SHARED).await?);
+        let now = self.cluster.clock.now();
         let mut open = lock(&self.open);
         open.retain(|_, other| !other.is_over(now));
         open.insert(seconds, lease.clone());
@@ -86,7 +86,7 @@ impl Leases {
 
     /// A lease for one key.
     pub(super) async fn own(&self, ttl: Duration) -> Result<Arc<Lease>, RequestError> {
-        Ok(Arc::new(Lease::make(&self.client, whole_seconds(ttl), OWN).await?))
+        Ok(Arc::new(Lease::make(&self.cluster, whole_seconds(ttl), OWN).await?))
     }
 
     /// No new lock gets this lease. So it ends with those that have it, and with it what we do not know of.
@@ -102,20 +102,20 @@ impl Leases {
     /// Revokes the lease that a key was on, if that was its own one, in the background.
     pub(super) fn end_own(&self, id: i64) {
         if id & OWN == OWN {
-            revoke(&self.client, id, self.client.clock.now().plus(self.client.config.timeout));
+            revoke(&self.cluster, id, self.cluster.clock.now().plus(self.cluster.config.timeout));
         }
     }
 }
 
 impl Lease {
-    async fn make(client: &Arc<Client>, seconds: u64, kind: i64) -> Result<Self, RequestError> {
+    async fn make(cluster: &Arc<Cluster>, seconds: u64, kind: i64) -> Result<Self, RequestError> {
         let id = i64::try_from(uuid::Uuid::now_v7().as_u64_pair().1 >> 1).unwrap_or(i64::MAX);
         let id = id & !OWN | kind;
-        let (granted, sent) = match client.grant_lease(id, seconds).await {
+        let (granted, sent) = match cluster.grant_lease(id, seconds).await {
             Ok(granted) => granted,
             Err(error) => {
                 // It may have been made all the same.
-                revoke(client, id, client.clock.now().plus(client.config.timeout));
+                revoke(cluster, id, cluster.clock.now().plus(cluster.config.timeout));
                 return Err(error);
             }
         };
@@ -123,7 +123,7 @@ impl Lease {
         Ok(Self {
             id,
             term: Duration::from_secs(granted.max(seconds)),
-            client: client.clone(),
+            cluster: cluster.clone(),
             validity: Mutex::new(validity),
             asking: tokio::sync::Mutex::default(),
         })
@@ -141,7 +141,7 @@ impl Lease {
     }
 
     fn is_fresh(&self) -> bool {
-        self.client.clock.now().since(self.sent()) <= self.term / FRESH
+        self.cluster.clock.now().since(self.sent()) <= self.term / FRESH
     }
 
     /// Whether it stays, with a key that is not ours any more, when we drop it.
@@ -156,14 +156,14 @@ impl Lease {
 
     /// Asks for it to live for all of its time again, by a request that is sent from now on.
     pub(super) async fn keep_alive(&self) -> Result<(), RequestError> {
-        let asked = self.client.clock.now();
+        let asked = self.cluster.clock.now();
         let _one = self.asking.lock().await;
         if lock(&self.validity).kept_alive.is_some_and(|kept| kept.sent > asked) {
             return Ok(());
         }
         // A late answer is worth nothing, and there should be time for another try.
         let timeout = (self.term / 3).max(Duration::from_millis(20));
-        let answer = self.client.keep_alive(self.id, timeout).await;
+        let answer = self.cluster.keep_alive(self.id, timeout).await;
         let mut validity = lock(&self.validity);
         match answer {
             Ok((_, stamp)) => validity.kept_alive = Some(stamp),
@@ -186,7 +186,7 @@ impl Lease {
             return Ok(());
         }
         let why = "its lease was kept alive by a leader that may have been replaced";
-        Err(self.client.unavailable(why).into())
+        Err(self.cluster.unavailable(why).into())
     }
 
     /// Counts the last keep-alive, if this transaction lets it; says whether.
@@ -201,17 +201,17 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let outlives = lock(&self.validity).outlives;
-        if !outlives && !self.is_over(self.client.clock.now()) {
-            revoke(&self.client, self.id, self.sent().plus(self.term));
+        if !outlives && !self.is_over(self.cluster.clock.now()) {
+            revoke(&self.cluster, self.id, self.sent().plus(self.term));
         }
     }
 }
 
 /// Revokes a lease in the background, as often as it takes until it ends by itself.
-fn revoke(client: &Arc<Client>, id: i64, until: Moment) {
-    let job = client.clone();
-    client.background.spawn(&client.keeper, async move {
-        let mut backoff = Backoff::new(REVOKE_PAUSE, REVOKE_PAUSE);
+fn revoke(cluster: &Arc<Cluster>, id: i64, until: Moment) {
+    let job = cluster.clone();
+    cluster.background.spawn(&cluster.keeper, async move {
+        let mut backoff = REVOKE_PAUSE;
         while let Err(error) = job.revoke_lease(id).await {
             let error = crate::Error::from(error);
             tracing::debug!(%error, "a lease could not be revoked");

@@ -9,15 +9,15 @@ use tokio::sync::OwnedMutexGuard;
 use crate::Name;
 use crate::runtime::sync::lock;
 
-type Lines = Arc<Mutex<HashMap<Name, Weak<NameLine>>>>;
+type Queues = Arc<Mutex<HashMap<Name, Weak<NameQueue>>>>;
 
 #[derive(Debug, Default)]
-pub(super) struct LocalQueue(Lines);
+pub(super) struct LocalQueue(Queues);
 
 /// The tasks that want one name.
 #[derive(Debug)]
-struct NameLine {
-    lines: Lines,
+struct NameQueue {
+    queues: Queues,
     name: Name,
     first: Arc<tokio::sync::Mutex<()>>,
 }
@@ -26,42 +26,42 @@ struct NameLine {
 #[derive(Clone, Debug)]
 pub(super) struct QueueTurn {
     _first: Arc<OwnedMutexGuard<()>>,
-    _line: Arc<NameLine>,
+    _queue: Arc<NameQueue>,
 }
 
 impl LocalQueue {
-    fn line(&self, name: &Name) -> Arc<NameLine> {
-        let mut lines = lock(&self.0);
-        if let Some(line) = lines.get(name).and_then(Weak::upgrade) {
-            return line;
+    fn of(&self, name: &Name) -> Arc<NameQueue> {
+        let mut queues = lock(&self.0);
+        if let Some(queue) = queues.get(name).and_then(Weak::upgrade) {
+            return queue;
         }
-        let line = NameLine { lines: self.0.clone(), name: name.clone(), first: Arc::default() };
-        let line = Arc::new(line);
-        lines.insert(name.clone(), Arc::downgrade(&line));
-        line
+        let queue = NameQueue { queues: self.0.clone(), name: name.clone(), first: Arc::default() };
+        let queue = Arc::new(queue);
+        queues.insert(name.clone(), Arc::downgrade(&queue));
+        queue
     }
 
     /// The turn, if nobody has it.
     pub(super) fn try_turn(&self, name: &Name) -> Option<QueueTurn> {
-        let line = self.line(name);
-        let first = Arc::new(line.first.clone().try_lock_owned().ok()?);
-        Some(QueueTurn { _first: first, _line: line })
+        let queue = self.of(name);
+        let first = Arc::new(queue.first.clone().try_lock_owned().ok()?);
+        Some(QueueTurn { _first: first, _queue: queue })
     }
 
     /// Waits for the turn.
     pub(super) async fn turn(&self, name: &Name) -> QueueTurn {
-        let line = self.line(name);
-        let first = Arc::new(line.first.clone().lock_owned().await);
-        QueueTurn { _first: first, _line: line }
+        let queue = self.of(name);
+        let first = Arc::new(queue.first.clone().lock_owned().await);
+        QueueTurn { _first: first, _queue: queue }
     }
 }
 
-impl Drop for NameLine {
+impl Drop for NameQueue {
     fn drop(&mut self) {
-        let mut lines = lock(&self.lines);
-        // Somebody may have begun another line since.
-        if lines.get(&self.name).is_some_and(|line| line.strong_count() == 0) {
-            lines.remove(&self.name);
+        let mut queues = lock(&self.queues);
+        // Somebody may have begun another queue since.
+        if queues.get(&self.name).is_some_and(|queue| queue.strong_count() == 0) {
+            queues.remove(&self.name);
         }
     }
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_line_is_served_in_order_and_leaves_nothing_behind() {
+    async fn the_queue_is_served_in_order_and_leaves_nothing_behind() {
         let (queue, name) = (LocalQueue::default(), Name::new("a").unwrap());
         let first = queue.try_turn(&name).unwrap();
         let second = {

@@ -7,6 +7,7 @@
 
 mod acquire;
 mod attach;
+mod client;
 mod config;
 mod contender;
 mod driver;
@@ -16,7 +17,6 @@ mod leases;
 mod local_queue;
 mod operator;
 mod record;
-mod session;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +24,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
+use self::client::Client;
 use self::config::Config;
 pub(crate) use self::hold::Held;
-use self::session::Session;
-use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::backends::StoreKind;
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Handle, Holder, Listing, Name, Result};
@@ -45,9 +45,7 @@ pub struct EtcdCompare {
 }
 
 #[derive(Debug)]
-struct Store {
-    session: Arc<Session>,
-}
+struct Store(Arc<Client>);
 
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
@@ -57,7 +55,7 @@ pub(super) const STORE: StoreKind = StoreKind {
 };
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
-    let store = Store { session: Session::new(Config::from_url(url)?, Clock::system())? };
+    let store = Store(Client::new(Config::from_url(url)?, Clock::system())?);
     store.check().await?;
     Ok(Arc::new(store))
 }
@@ -65,57 +63,57 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
 #[async_trait]
 impl Backend for Store {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.session.client.config.label.clone(), true, true, true)
+        Capabilities::new(self.0.cluster.config.label.clone(), true, true, true)
     }
 
     fn clock(&self) -> &Clock {
-        &self.session.client.clock
+        &self.0.cluster.clock
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
-        self.session.run(acquire::try_acquire(self.session.clone(), request.clone())).await
+        self.0.run(acquire::try_acquire(self.0.clone(), request.clone())).await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
         // Dropped with this future, which tells the task.
         let (_here, caller) = oneshot::channel();
-        self.session.run(acquire::acquire(self.session.clone(), request.clone(), caller)).await
+        self.0.run(acquire::acquire(self.0.clone(), request.clone(), caller)).await
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
-        self.session.run(attach::attach(self.session.clone(), handle.clone(), request.clone())).await
+        self.0.run(attach::attach(self.0.clone(), handle.clone(), request.clone())).await
     }
 
     async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
-        self.session.run(attach::renew(self.session.clone(), handle.clone(), term)).await
+        self.0.run(attach::renew(self.0.clone(), handle.clone(), term)).await
     }
 
     async fn release(&self, handle: &Handle) -> Result<bool> {
-        self.session.run(attach::release(self.session.clone(), handle.clone())).await
+        self.0.run(attach::release(self.0.clone(), handle.clone())).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing> {
-        self.session.run(operator::list(self.session.clone(), prefix.to_owned())).await
+        self.0.run(operator::list(self.0.clone(), prefix.to_owned())).await
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
-        let (session, name) = (self.session.clone(), name.clone());
-        self.session.run(async move { operator::show(&session, &name).await }).await
+        let (client, name) = (self.0.clone(), name.clone());
+        self.0.run(async move { operator::show(&client, &name).await }).await
     }
 
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
-        self.session.run(operator::force_release(self.session.clone(), name.clone(), how.clone())).await
+        self.0.run(operator::force_release(self.0.clone(), name.clone(), how.clone())).await
     }
 
     async fn check(&self) -> Result<()> {
-        self.session.run(operator::check(self.session.clone())).await
+        self.0.run(operator::check(self.0.clone())).await
     }
 
     async fn settle(&self) {
-        self.session.client.background.done().await;
+        self.0.cluster.background.done().await;
     }
 
     async fn close(&self) {
-        self.session.close().await;
+        self.0.close().await;
     }
 }

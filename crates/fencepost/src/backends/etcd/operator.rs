@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::driver::client::RequestError;
+use super::client::Client;
+use super::driver::cluster::RequestError;
 use super::driver::proto::{Compare, DeleteRequest, KeyValue, Operation, RangeRequest};
 use super::keys::{self, Keys};
 use super::record::{self, Record};
-use super::session::Session;
 use crate::backend::{ForceRelease, Revoked};
+use crate::backends::common::foreign;
 use crate::{Error, Holder, Listing, Name, Result};
 
 /// How many keys are read at a time: under an empty prefix lies all that the cluster is used for.
@@ -20,17 +21,17 @@ const VALUES: usize = 10;
 const REVOCATIONS: usize = 32;
 
 /// All holders whose name starts with `prefix`, by name.
-pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Listing> {
-    let first = holders(&session, &prefix).await?;
+pub(super) async fn list(client: Arc<Client>, prefix: String) -> Result<Listing> {
+    let first = holders(&client, &prefix).await?;
     let mut left = HashMap::new();
     for lease in first.values().map(|kv| kv.lease).collect::<HashSet<_>>() {
-        left.insert(lease, time_left(&session, lease).await);
+        left.insert(lease, time_left(&client, lease).await);
     }
     let keys: Vec<_> = first.values().map(|kv| kv.key.clone()).collect();
     let mut found = HashMap::new();
     for some in keys.chunks(VALUES) {
         let reads = some.iter().map(|key| Operation::read(key)).collect();
-        let kvs = session.client.read(reads).await?.value.into_kvs();
+        let kvs = client.cluster.read(reads).await?.value.into_kvs();
         found.extend(kvs.into_iter().map(|kv| (kv.key.clone(), kv)));
     }
     let holder = |(name, kv): (Name, KeyValue)| {
@@ -42,14 +43,14 @@ pub(super) async fn list(session: Arc<Session>, prefix: String) -> Result<Listin
 }
 
 /// The key that holds each name, without its value.
-async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyValue>> {
-    let ours = &session.client.config.prefix;
+async fn holders(client: &Client, prefix: &str) -> Result<BTreeMap<Name, KeyValue>> {
+    let ours = &client.cluster.config.prefix;
     let (mut key, range_end) = keys::range(format!("{ours}{prefix}").as_bytes());
     let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
     let mut first: BTreeMap<Name, KeyValue> = BTreeMap::new();
     loop {
         let page = RangeRequest { key, range_end: range_end.clone(), limit, keys_only: true };
-        let kvs = session.client.read(vec![Operation::Range(page)]).await?.value.into_kvs();
+        let kvs = client.cluster.read(vec![Operation::Range(page)]).await?.value.into_kvs();
         let next = kvs.last().filter(|_| kvs.len() == PAGE).map(|kv| [kv.key.as_slice(), &[0]].concat());
         for kv in kvs {
             let name = keys::name(ours, &kv).filter(|name| name.as_str().starts_with(prefix));
@@ -67,29 +68,29 @@ async fn holders(session: &Session, prefix: &str) -> Result<BTreeMap<Name, KeyVa
 }
 
 /// Who holds a lock, and who waits for it.
-pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder>> {
-    let keys = Keys::new(&session.client.config.prefix, name);
-    let contenders = keys.contenders(session.client.read(vec![keys.read()]).await?.value.into_kvs());
+pub(super) async fn show(client: &Client, name: &Name) -> Result<Option<Holder>> {
+    let keys = Keys::new(&client.cluster.config.prefix, name);
+    let contenders = keys.contenders(client.cluster.read(vec![keys.read()]).await?.value.into_kvs());
     let Some((first, queue)) = contenders.split_first() else { return Ok(None) };
-    let mut holder = describe(session, name, first).await;
+    let mut holder = describe(client, name, first).await;
     holder.queue = queue.iter().map(|kv| record::holder(name, kv, None)).collect();
     Ok(Some(holder))
 }
 
 /// The holder that a key tells of, with the time its lease has left.
-pub(super) async fn describe(session: &Session, name: &Name, kv: &KeyValue) -> Holder {
-    record::holder(name, kv, time_left(session, kv.lease).await)
+pub(super) async fn describe(client: &Client, name: &Name, kv: &KeyValue) -> Holder {
+    record::holder(name, kv, time_left(client, kv.lease).await)
 }
 
 /// `None` for a key without a lease, or where the cluster does not answer: this is for people to read.
-async fn time_left(session: &Session, lease: i64) -> Option<Duration> {
-    if lease == 0 { None } else { session.client.time_to_live(lease).await.ok() }
+async fn time_left(client: &Client, lease: i64) -> Option<Duration> {
+    if lease == 0 { None } else { client.cluster.time_to_live(lease).await.ok() }
 }
 
 /// Whether the cluster answers.
-pub(super) async fn check(session: Arc<Session>) -> Result<()> {
-    let key = format!("{}\0", session.client.config.prefix).into_bytes();
-    match session.client.read(vec![Operation::read(&key)]).await.map_err(Error::from) {
+pub(super) async fn check(client: Arc<Client>) -> Result<()> {
+    let key = format!("{}\0", client.cluster.config.prefix).into_bytes();
+    match client.cluster.read(vec![Operation::read(&key)]).await.map_err(Error::from) {
         // A user may have rights to some names only. Which ones will be asked for is not known here.
         Err(Error::Config { message }) if message.contains("permission denied") => Ok(()),
         read => read.map(drop),
@@ -111,15 +112,15 @@ struct Victim {
 /// have a larger one. So the same transaction sends our waiters away, whose keys are older than that. They
 /// queue again at once.
 pub(super) async fn force_release(
-    session: Arc<Session>,
+    client: Arc<Client>,
     name: Name,
     how: ForceRelease,
 ) -> Result<Option<Revoked>> {
-    let client = &session.client;
-    let keys = Keys::new(&client.config.prefix, &name);
+    let cluster = &client.cluster;
+    let keys = Keys::new(&cluster.config.prefix, &name);
     let mut victim: Option<Victim> = None;
     for _ in 0..REVOCATIONS {
-        let answer = client.read(vec![keys.read()]).await?.value;
+        let answer = cluster.read(vec![keys.read()]).await?.value;
         let (revision, all) = (answer.revision(), answer.into_kvs());
         let contenders = keys.contenders(all.clone());
         let first = contenders.first();
@@ -134,19 +135,16 @@ pub(super) async fn force_release(
                 (Some(Victim { created, holder, .. }), _) => {
                     Ok(record::token(created + 1).map(|token| Revoked::new(holder, token, true)))
                 }
-                (None, Some(other)) => Err(Error::changed(&name, describe(&session, &name, other).await)),
+                (None, Some(other)) => Err(Error::changed(&name, describe(&client, &name, other).await)),
                 (None, None) => Ok(None),
             };
         };
         let record = Record::of(kv);
         if record.is_none() && !how.now {
-            return Err(Error::unsupported(
-                format!("asking the foreign holder of lock `{name}` to let go"),
-                "only freeing it at once works (`--now`); make sure that it does not work any more",
-            ));
+            return Err(foreign::cannot_be_asked(&name, "freeing it"));
         }
         if victim.is_none() {
-            let holder = describe(&session, &name, kv).await;
+            let holder = describe(&client, &name, kv).await;
             victim = Some(Victim { created: kv.create_revision, holder, unanswered: false });
         }
         let Some(of) = &mut victim else { continue };
@@ -156,11 +154,11 @@ pub(super) async fn force_release(
             let unchanged = Compare::written(&kv.key, kv.mod_revision);
             let compare = vec![unchanged, Compare::none_newer(keys.range(), revision)];
             let changes = revocation(&all, &contenders, record.clone(), &how.reason);
-            let mut answer = client.txn(compare.clone(), changes, vec![]).await;
+            let mut answer = cluster.txn(compare.clone(), changes, vec![]).await;
             // A full cluster takes no mark, but lets keys go: better a victim that does not learn why.
             if how.now && matches!(answer, Err(RequestError::Other(Error::Config { .. }))) {
                 let changes = revocation(&all, &contenders, None, &how.reason);
-                answer = client.txn(compare, changes, vec![]).await;
+                answer = cluster.txn(compare, changes, vec![]).await;
             }
             let answer = answer?;
             of.unanswered |= answer.repeated;
@@ -169,11 +167,11 @@ pub(super) async fn force_release(
         let Some(token) = done.and_then(record::token) else { continue };
         if how.now && record.is_some() {
             let this_one = Compare::created(&kv.key, kv.create_revision);
-            client.txn(vec![this_one], vec![Operation::delete(&kv.key)], vec![]).await?;
+            cluster.txn(vec![this_one], vec![Operation::delete(&kv.key)], vec![]).await?;
         }
         return Ok(victim.map(|victim| Revoked::new(victim.holder, token, how.now)));
     }
-    Err(client.unavailable(format!("the queue for lock `{name}` changed all the time; try again")))
+    Err(cluster.unavailable(format!("the queue for lock `{name}` changed all the time; try again")))
 }
 
 /// What takes the lock from the first of the contenders, and sends the others away.

@@ -22,7 +22,7 @@ use crate::{Holder, Result};
 const SPINS: u32 = 64;
 
 /// What became of an attempt.
-pub(super) enum Attempt {
+pub(super) enum AttemptOutcome {
     Granted(Grant),
     Busy(Holder),
     /// The lock changes hands, its file is being looked at, or the file was collected or replaced.
@@ -34,9 +34,9 @@ pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Resu
     let mut patience = client.patience();
     loop {
         match attempt(client, request).map_err(|failure| client.error(&request.name, failure))? {
-            Attempt::Granted(grant) => return Ok(TryOutcome::Granted(grant)),
-            Attempt::Busy(holder) => return Ok(TryOutcome::Busy(Some(holder))),
-            Attempt::Passing => {
+            AttemptOutcome::Granted(grant) => return Ok(TryOutcome::Granted(grant)),
+            AttemptOutcome::Busy(holder) => return Ok(TryOutcome::Busy(Some(holder))),
+            AttemptOutcome::Passing => {
                 if !patience.pause().await {
                     return Ok(TryOutcome::Busy(None));
                 }
@@ -50,9 +50,9 @@ pub(super) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<G
     // Not past the waiters of this process.
     if !client.queues.is_waited_for(&request.name) {
         match attempt(client, request).map_err(|failure| client.error(&request.name, failure))? {
-            Attempt::Granted(grant) => return Ok(grant),
-            Attempt::Busy(holder) => request.seen.note(holder),
-            Attempt::Passing => {}
+            AttemptOutcome::Granted(grant) => return Ok(grant),
+            AttemptOutcome::Busy(holder) => request.seen.note(holder),
+            AttemptOutcome::Passing => {}
         }
     } else if let Some(holder) = show(client, &request.name)? {
         request.seen.note(holder);
@@ -62,37 +62,43 @@ pub(super) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<G
 }
 
 /// Takes the lock if it is free now.
-pub(super) fn attempt(client: &Arc<Client>, request: &Request) -> Result<Attempt, Failure> {
+pub(super) fn attempt(client: &Arc<Client>, request: &Request) -> Result<AttemptOutcome, Failure> {
     let file_name = file_name(&request.name);
     for _ in 0..SPINS {
         let file = LockFile::open_or_create(&client.directory, &file_name)?;
         let attempt = match file.try_lock()? {
             true => claim(client, file, request)?,
-            false => holder_of(client, &file, &request.name)?.map_or(Attempt::Passing, Attempt::Busy),
+            false => {
+                holder_of(client, &file, &request.name)?.map_or(AttemptOutcome::Passing, AttemptOutcome::Busy)
+            }
         };
-        if !matches!(attempt, Attempt::Passing) {
+        if !matches!(attempt, AttemptOutcome::Passing) {
             return Ok(attempt);
         }
         std::thread::yield_now();
     }
-    Ok(Attempt::Passing)
+    Ok(AttemptOutcome::Passing)
 }
 
 /// Makes a grant of a file whose flock is ours. Dropping the file gives the flock up.
-pub(super) fn claim(client: &Arc<Client>, file: LockFile, request: &Request) -> Result<Attempt, Failure> {
+pub(super) fn claim(
+    client: &Arc<Client>,
+    file: LockFile,
+    request: &Request,
+) -> Result<AttemptOutcome, Failure> {
     let sent = client.clock.now();
     let page = file.read()?;
     let record = match client.record(&page, &request.name) {
         Ok(record) => record,
         // A file that the directory does not have any more may hold anything.
-        Err(_) if matches!(file.is_current(), Ok(false)) => return Ok(Attempt::Passing),
+        Err(_) if matches!(file.is_current(), Ok(false)) => return Ok(AttemptOutcome::Passing),
         Err(damage) => return Err(damage.into()),
     };
     if let Some(record) = &record
         && let HeldBy::Lease(end) = record.held_by
         && !end.is_over(Timestamp::now())
     {
-        return Ok(Attempt::Busy(holder(&request.name, &page, record)));
+        return Ok(AttemptOutcome::Busy(holder(&request.name, &page, record)));
     }
     let token = client.next_token(page.last_token(record.as_ref())?)?;
     let mut hold = Held::new(client, file, request, token, wall());
@@ -100,7 +106,7 @@ pub(super) fn claim(client: &Arc<Client>, file: LockFile, request: &Request) -> 
         Ok(true) => {}
         given_up => {
             hold.abandon();
-            return given_up.map(|_| Attempt::Passing);
+            return given_up.map(|_| AttemptOutcome::Passing);
         }
     }
     let (token, hold) = (hold.token, Arc::new(hold));
@@ -108,9 +114,16 @@ pub(super) fn claim(client: &Arc<Client>, file: LockFile, request: &Request) -> 
     lock(&client.holds).insert(request.owner(), watched);
     // Only now: an operator that replaces the file after this look finds us among the holders to tell.
     if !hold.file.is_current()? {
-        return Ok(Attempt::Passing);
+        return Ok(AttemptOutcome::Passing);
     }
-    Ok(Attempt::Granted(Grant { identity: request.identity, token, sent, term: None, pushed: false, hold }))
+    Ok(AttemptOutcome::Granted(Grant {
+        identity: request.identity,
+        token,
+        sent,
+        term: None,
+        pushed: false,
+        hold,
+    }))
 }
 
 /// Writes the record of a grant; `false` if the file is about to be replaced.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::acquire::{Attempt, claim};
+use super::acquire::{AttemptOutcome, claim};
 use super::client::Client;
 use super::keys::file_name;
 use super::lockfile::LockFile;
@@ -26,8 +26,8 @@ use crate::text::printable;
 use crate::{Name, Owner, Result};
 
 /// Between two looks at a lock that no flock is worth waiting for: one that is detached, or whose file an
-/// operator replaces. Doubled from the first to the last.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// operator replaces.
+const LOOKS: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
 
 /// The waiting callers of this process, by name.
 #[derive(Debug, Default)]
@@ -76,31 +76,31 @@ fn start_thread(client: &Arc<Client>, name: &Name) -> Result<u64> {
 
 /// What the thread of a queue does: wins the flock, gives it to the first waiter, and starts over.
 fn serve(client: &Arc<Client>, name: &Name, thread: u64) {
-    let mut looks = Backoff::new(LOOKS.0, LOOKS.1);
+    let mut looks = LOOKS;
     while client.queues.first(name, thread).is_some() {
         let won = wait_for_flock(client, name);
         // Again: who was first before may have gone.
         let Some(request) = client.queues.first(name, thread) else { return };
         let claimed = match won {
             Ok(Some(file)) => claim(client, file, &request),
-            Ok(None) => Ok(Attempt::Passing),
+            Ok(None) => Ok(AttemptOutcome::Passing),
             Err(error) => Err(error.into()),
         };
         let answer = match claimed {
-            Ok(Attempt::Granted(grant)) => Ok(grant),
+            Ok(AttemptOutcome::Granted(grant)) => Ok(grant),
             Err(failure) => Err(client.error(name, failure)),
-            Ok(Attempt::Busy(detached)) => {
+            Ok(AttemptOutcome::Busy(detached)) => {
                 let left = detached.expires_in.unwrap_or_default();
                 request.seen.note(detached);
                 std::thread::sleep(looks.pause().min(left));
                 continue;
             }
-            Ok(Attempt::Passing) => {
+            Ok(AttemptOutcome::Passing) => {
                 std::thread::sleep(looks.pause());
                 continue;
             }
         };
-        looks = Backoff::new(LOOKS.0, LOOKS.1);
+        looks = LOOKS;
         // If the waiter has gone meanwhile, its grant is dropped here, and so given back.
         drop(client.queues.remove(name, request.owner()).map(|waiter| waiter.reply.send(answer)));
     }

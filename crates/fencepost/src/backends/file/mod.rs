@@ -43,16 +43,14 @@ use async_trait::async_trait;
 use self::attach::LeaseKey;
 use self::client::Client;
 use self::config::Config;
-use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::backends::StoreKind;
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Handle, Holder, Listing, Name, Result};
 
 #[derive(Debug)]
-struct Store {
-    client: Arc<Client>,
-}
+struct Store(Arc<Client>);
 
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
@@ -63,49 +61,49 @@ pub(super) const STORE: StoreKind = StoreKind {
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let client = Client::open(&Config::from_url(url)?)?;
     sweep::sweep(&client);
-    Ok(Arc::new(Store { client }))
+    Ok(Arc::new(Store(client)))
 }
 
 #[async_trait]
 impl Backend for Store {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.client.label.clone(), false, true, false)
+        Capabilities::new(self.0.label.clone(), false, true, false)
     }
 
     fn clock(&self) -> &Clock {
-        &self.client.clock
+        &self.0.clock
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
-        acquire::try_acquire(&self.client, request).await
+        acquire::try_acquire(&self.0, request).await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
-        acquire::acquire(&self.client, request).await
+        acquire::acquire(&self.0, request).await
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
-        attach::attach(&self.client, handle, request).await
+        attach::attach(&self.0, handle, request).await
     }
 
     async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
-        attach::renew(&self.client, &LeaseKey::of(handle), term).await
+        attach::renew(&self.0, &LeaseKey::of(handle), term).await
     }
 
     async fn release(&self, handle: &Handle) -> Result<bool> {
-        attach::release(&self.client, &LeaseKey::of(handle)).await
+        attach::release(&self.0, &LeaseKey::of(handle)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing> {
-        operator::list(&self.client, prefix)
+        operator::list(&self.0, prefix)
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
-        operator::show(&self.client, name)
+        operator::show(&self.0, name)
     }
 
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
-        operator::force_release(&self.client, name, how).await
+        operator::force_release(&self.0, name, how).await
     }
 
     async fn check(&self) -> Result<()> {
@@ -115,7 +113,7 @@ impl Backend for Store {
     async fn settle(&self) {}
 
     async fn close(&self) {
-        self.client.listener.stop();
+        self.0.listener.stop();
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Attempt, attempt};
+use super::acquire::{AttemptOutcome, attempt};
 use super::attach::{self, LeaseKey};
 use super::client::Client;
 use super::config::Config;
@@ -37,7 +37,7 @@ impl OwnDirectory {
 
     fn take(&self) -> Grant {
         match attempt(&self.client, &self.request()) {
-            Ok(Attempt::Granted(grant)) => grant,
+            Ok(AttemptOutcome::Granted(grant)) => grant,
             _ => panic!("nobody holds it"),
         }
     }
@@ -80,7 +80,7 @@ async fn while_an_operator_replaces_the_file_of_one_holder_the_next_one_gets_no_
     assert!(turn.try_lock().unwrap());
     store.announce(victim.identity.owner(), victim.token.get() + 1);
     assert!(victim.hold.release().await.unwrap());
-    assert!(matches!(attempt(&store.client, &store.request()), Ok(Attempt::Passing)));
+    assert!(matches!(attempt(&store.client, &store.request()), Ok(AttemptOutcome::Passing)));
     // The operator was killed.
     drop(turn);
     let next = store.take();

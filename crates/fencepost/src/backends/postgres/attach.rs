@@ -12,9 +12,8 @@ use tokio_postgres::types::ToSql;
 
 use super::client::{Client, milliseconds, undo_backoff};
 use super::driver::get;
-use super::hold::Held;
+use super::hold::{Held, HeldKind, HeldRow};
 use super::keys::Key;
-use super::monitor::{HeldKind, HeldRow};
 use super::record;
 use super::session::{Function, Session};
 use crate::backend::{Grant, Renewal, Request};

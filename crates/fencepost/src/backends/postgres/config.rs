@@ -59,6 +59,11 @@ pub(super) const DEFAULT_SCHEMA: &str = "fencepost";
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What to do about a pool.
+pub(super) const NO_POOL: &str = "connect to PostgreSQL itself or through a pool in session mode; only \
+                                  transaction-level locks (`fencepost::postgres::lock_in_transaction`) \
+                                  work through a transaction pool";
+
 #[derive(Clone)]
 pub(crate) struct Config {
     /// The URL for messages, without its password.

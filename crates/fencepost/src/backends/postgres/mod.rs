@@ -33,8 +33,8 @@ pub use self::transaction::{Schema, lock_in_transaction, try_lock_in_transaction
 use self::client::Client;
 use self::config::Config;
 use self::schema::Layout;
-use crate::backends::{Init, StoreKind, nothing_to_change};
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::backends::{Init, StoreKind, nothing_to_change};
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Handle, Holder, Listing, Name, Result};

@@ -12,6 +12,7 @@ use super::driver::{get, quoted};
 use super::keys::Key;
 use super::record;
 use crate::backend::{ForceRelease, Revoked};
+use crate::backends::common::foreign;
 use crate::{Error, FencingToken, Holder, Listing, Name, Result};
 
 /// How long a victim has to give its advisory lock back by itself before its session is ended.
@@ -101,10 +102,7 @@ pub(super) async fn force_release(
             return Err(Error::changed(name, holder));
         }
         LockHolder::Foreign(..) if !how.now => {
-            return Err(Error::unsupported(
-                format!("asking the foreign holder of lock `{name}` to let go"),
-                "only ending its session at once works (`--now`); make sure that it does not work any more",
-            ));
+            return Err(foreign::cannot_be_asked(name, "ending its session"));
         }
         LockHolder::Foreign(holder, sessions) => {
             let token = end_foreign(client, name, key, &sessions).await?;

@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
 use super::config::Config;
-use super::driver::{ServerProcess, Connection, quoted};
+use super::driver::{Connection, ServerProcess, quoted};
 use crate::Result;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::sync::lock;

@@ -39,7 +39,6 @@ pub(in crate::backends) struct Config {
     pub(in crate::backends) timeout: Duration,
     pub(in crate::backends) allow_evicting: bool,
     pub(in crate::backends) allow_replica: bool,
-    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     pub(in crate::backends) tls: Option<TlsFiles>,
 }
 

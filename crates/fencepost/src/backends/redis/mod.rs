@@ -25,8 +25,8 @@ use async_trait::async_trait;
 
 use self::client::Client;
 use self::config::Config;
-use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::backends::StoreKind;
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Handle, Holder, Listing, Name, Result};

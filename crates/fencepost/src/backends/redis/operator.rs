@@ -8,6 +8,7 @@ use super::driver::session::{NoReply, ScriptReply};
 use super::keys::{self, KeySet};
 use super::record;
 use crate::backend::{ForceRelease, Revoked};
+use crate::backends::common::foreign;
 use crate::{Error, Holder, Listing, Name, Owner, Result};
 
 /// Locks that are looked at together.
@@ -133,10 +134,7 @@ pub(super) async fn force_release(
             ));
         };
         if token.is_none() && !how.now {
-            return Err(Error::unsupported(
-                format!("asking the foreign holder of lock `{name}` to let go"),
-                "only freeing it at once works (`--now`); make sure that it does not work any more",
-            ));
+            return Err(foreign::cannot_be_asked(name, "freeing it"));
         }
         let reply = match how.now {
             true => seize(client, name, &keys, &value, &how.reason).await?,

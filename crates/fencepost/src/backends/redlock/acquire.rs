@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use super::acquire_request::{AcquireRequest, Kind};
 use super::attempt::{Decision, Failure, QuorumAttempt};
-use super::hold::{Held, HeldLock, InFlight, valid_until};
-use super::keys;
+use super::hold::{Held, HeldLock, InFlight};
 use super::nodes::{Availability, Nodes, RuntimeSlot};
 use super::quorum::{NodeSet, majority};
 use super::release::{QueueEntry, Release, ReleaseRequest, Then};
 use super::retry::{AttemptBackoff, Obstacle};
 use crate::backend::{Grant, Identity, Request, TryOutcome};
-use crate::backends::redis::driver::push::PushSlot;
 use crate::backends::redis::keys::KeySet;
+use crate::backends::redis::push::PushSlot;
 use crate::backends::redis::{milliseconds, record};
 use crate::report::NoMajority;
+use crate::runtime::lease::valid_until;
 use crate::wait::{jittered, random};
 use crate::{Error, FencingToken, Owner, Result, Verdict};
 
@@ -30,7 +30,7 @@ const FOREIGN_RECHECK: Duration = Duration::from_millis(30);
 
 /// Tries until the lock is ours or certainly somebody else's: of two callers that meet one must get it.
 pub(super) async fn try_acquire(nodes: &Arc<Nodes>, request: &Request) -> Result<TryOutcome> {
-    let mut acquire = Acquire::new(nodes, request);
+    let mut acquire = Acquire::new(nodes, request)?;
     let deadline = nodes.clock.now().plus(acquire.timeout());
     let mut identity = request.identity;
     loop {
@@ -61,7 +61,7 @@ pub(super) async fn try_acquire(nodes: &Arc<Nodes>, request: &Request) -> Result
 
 /// Waits until the lock is ours.
 pub(super) async fn acquire(nodes: &Arc<Nodes>, request: &Request) -> Result<Grant> {
-    let mut acquire = Acquire::new(nodes, request);
+    let mut acquire = Acquire::new(nodes, request)?;
     let mut identity = request.identity;
     loop {
         let failure = match acquire.attempt(identity).await? {
@@ -113,10 +113,13 @@ struct Current {
 }
 
 impl<'a> Acquire<'a> {
-    fn new(nodes: &'a Arc<Nodes>, request: &'a Request) -> Self {
-        let (keys, slot) = (keys::of(&nodes.config.start, &request.name), nodes.slot());
+    fn new(nodes: &'a Arc<Nodes>, request: &'a Request) -> Result<Self> {
+        nodes.config.check_ttl(request.ttl)?;
+        nodes.check_name(&request.name)?;
+        nodes.connect_keeper();
+        let (keys, slot) = (nodes.keys(&request.name), nodes.slot());
         let backoff = AttemptBackoff::default();
-        Self { nodes, request, keys, slot, backoff, least: 0, queued: None, current: None }
+        Ok(Self { nodes, request, keys, slot, backoff, least: 0, queued: None, current: None })
     }
 
     fn timeout(&self) -> Duration {

@@ -12,8 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{Held, HeldLock, InFlight, valid_until};
-use super::keys;
+use super::hold::{Held, HeldLock, InFlight};
 use super::nodes::Nodes;
 use super::quarantine::Standing;
 use super::quorum::{Extended, majority, tokens};
@@ -27,10 +26,11 @@ use crate::backends::common::backoff::Backoff;
 use crate::backends::redis::keys::KeySet;
 use crate::backends::redis::record as entries;
 use crate::runtime::clock::Moment;
+use crate::runtime::lease::valid_until;
 use crate::{Error, Handle, Loss, Result, Verdict};
 
 /// The pauses between two looks while others are taking the lock over.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(250));
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(4), Duration::from_millis(250));
 
 /// The lock of a handle, as a majority of the nodes has it.
 #[derive(Clone)]
@@ -72,8 +72,9 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(nodes: &'a Arc<Nodes>, handle: &'a Handle) -> Self {
-        Self { nodes, handle, deadline: nodes.deadline(), backoff: Backoff::new(PAUSE.0, PAUSE.1) }
+    fn new(nodes: &'a Arc<Nodes>, handle: &'a Handle) -> Result<Self> {
+        nodes.check_name(handle.name())?;
+        Ok(Self { nodes, handle, deadline: nodes.deadline(), backoff: PAUSE })
     }
 
     /// Pauses; the error when the time is over.
@@ -162,7 +163,7 @@ impl<'a> Search<'a> {
         let revocations = ours.iter().filter_map(|entry| record::revocation(entry.value.as_deref()?));
         let reasons: Vec<_> = revocations.map(|(_, reason)| reason).collect();
         Ok(Look::Found(Detached {
-            keys: keys::of(&nodes.config.start, self.handle.name()),
+            keys: nodes.keys(self.handle.name()),
             value: ours[0].victim().unwrap_or_default().into(),
             // If less than a majority of the nodes was revoked, nothing was.
             revoked: (n - reasons.len() < majority(n)).then(|| reasons[0].to_owned()),
@@ -207,7 +208,8 @@ fn loss_for_good<S: AsRef<str>>(n: usize, found: &[S], handle: &Handle) -> Optio
 
 /// Renews the lock of a handle, which keeps its identity.
 pub(super) async fn renew(nodes: &Arc<Nodes>, handle: &Handle, term: Duration) -> Result<Renewal> {
-    let mut search = Search::new(nodes, handle);
+    nodes.config.check_ttl(term)?;
+    let mut search = Search::new(nodes, handle)?;
     loop {
         let found = match search.find().await? {
             Ok(Detached { revoked: Some(reason), .. }) => {
@@ -246,7 +248,7 @@ pub(super) async fn renew(nodes: &Arc<Nodes>, handle: &Handle, term: Duration) -
 
 /// Gives the lock of a handle back: whether it still was the handle's.
 pub(super) async fn release(nodes: &Arc<Nodes>, handle: &Handle) -> Result<bool> {
-    let mut search = Search::new(nodes, handle);
+    let mut search = Search::new(nodes, handle)?;
     loop {
         let Ok(found) = search.find().await? else { return Ok(false) };
         if found.release(nodes, Then::Wake).accepted().await? {
@@ -259,7 +261,9 @@ pub(super) async fn release(nodes: &Arc<Nodes>, handle: &Handle) -> Result<bool>
 /// Takes the lock of a handle over, under the identity of the request. After others were in the way it is a
 /// new one each time: what puts one try back must not touch the next.
 pub(super) async fn attach(nodes: &Arc<Nodes>, handle: &Handle, request: &Request) -> Result<Grant> {
-    let mut search = Search::new(nodes, handle);
+    nodes.config.check_ttl(request.ttl)?;
+    let mut search = Search::new(nodes, handle)?;
+    nodes.connect_keeper();
     let (mut identity, mut before) = (request.identity, None::<Detached>);
     loop {
         let found = match search.find().await? {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire_request::{AcquireRequest, Denial, Kind};
-use super::hold::valid_until;
 use super::nodes::{Nodes, RuntimeSlot};
 use super::quorum::{Attempt, AttemptReply, NextStep, NodeSet, VoteState, majority};
 use super::record;
@@ -15,6 +14,7 @@ use super::session::{Script, Session};
 use crate::backends::redis::driver::resp::Value;
 use crate::backends::redis::record::Record;
 use crate::runtime::clock::Moment;
+use crate::runtime::lease::valid_until;
 use crate::{Holder, Verdict};
 
 /// How long the node that contenders ask first may take to reply.

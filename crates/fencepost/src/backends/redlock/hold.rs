@@ -11,17 +11,11 @@ use super::release::{QueueEntry, Release, ReleaseRequest, Then};
 use super::renewal;
 use super::session::Session;
 use crate::backend::{Hold, Renewal};
-use crate::backends::redis::driver::push::PushSlot;
 use crate::backends::redis::keys::KeySet;
+use crate::backends::redis::push::PushSlot;
 use crate::runtime::clock::Moment;
-use crate::runtime::lease::drift;
 use crate::runtime::sync::lock;
 use crate::{FencingToken, Owner, Result};
-
-/// The end of a lease that counts from `sent`.
-pub(super) fn valid_until(sent: Moment, term: Duration) -> Moment {
-    sent.plus(term.saturating_sub(drift(term)))
-}
 
 /// A lock that nodes have, or are asked to extend or to move to this value.
 #[derive(Debug)]
@@ -158,17 +152,15 @@ impl Hold for Held {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::Name;
     use crate::backends::redlock::config::Config;
-    use crate::backends::redlock::keys;
     use crate::backends::redlock::node::Node;
     use crate::backends::redlock::session::tests::mute;
     use crate::url::StoreUrl;
 
     /// A lock that no node was asked for yet.
     pub(in super::super) fn lock_until(until: Moment) -> Arc<HeldLock> {
-        let (keys, token) = (keys::of("", &Name::new("a").unwrap()), FencingToken::new(1).unwrap());
-        HeldLock::new(keys, "value".into(), Owner::fresh(), token, InFlight::none(until))
+        let (keys, token) = (KeySet::new("", "a", ["fence", "waiters"]), FencingToken::new(1).unwrap());
+        HeldLock::new(Arc::new(keys), "value".into(), Owner::fresh(), token, InFlight::none(until))
     }
 
     #[tokio::test]

@@ -19,10 +19,10 @@ mod attempt;
 mod config;
 mod hold;
 mod init;
-mod keys;
 mod node;
 mod nodes;
 mod operator;
+mod pool;
 mod quarantine;
 mod quorum;
 mod read;
@@ -34,7 +34,6 @@ mod retry;
 mod session;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,9 +42,8 @@ use self::config::Config;
 use self::nodes::Nodes;
 use self::quarantine::Standing;
 use self::session::GreetMode;
-use super::redis;
-use crate::backends::{Init, StoreKind};
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::backends::{Init, StoreKind};
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Handle, Holder, Listing, Name, Result, Verdict};
@@ -54,11 +52,7 @@ pub(super) use self::config::default_ttl;
 pub(super) use self::init::init;
 
 #[derive(Debug)]
-struct Store {
-    nodes: Arc<Nodes>,
-    /// The keeper has been told to connect.
-    warm: AtomicBool,
-}
+struct Store(Arc<Nodes>);
 
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
@@ -85,91 +79,66 @@ pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
         }
     });
     read::enough(&nodes, &usable.collect::<Vec<_>>())?;
-    Ok(Arc::new(Store { nodes, warm: AtomicBool::new(false) }))
-}
-
-impl Store {
-    /// Refuses what cannot be locked here, and lets the keeper connect before its first renewal, which may be
-    /// a hasty one.
-    fn prepare(&self, name: &Name, ttl: Duration) -> Result<&Arc<Nodes>> {
-        self.nodes.config.check_ttl(ttl)?;
-        self.check_name(name)?;
-        if !self.warm.load(Ordering::Relaxed) && !self.warm.swap(true, Ordering::Relaxed) {
-            let nodes = self.nodes.clone();
-            self.nodes.keeper.spawn(async move {
-                nodes.sessions(nodes.deadline(), nodes.config.timeout).await;
-            });
-        }
-        Ok(&self.nodes)
-    }
-
-    fn check_name(&self, name: &Name) -> Result<()> {
-        redis::keys::check(&self.nodes.config.start, name)
-    }
+    Ok(Arc::new(Store(nodes)))
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.nodes.close();
+        self.0.close();
     }
 }
 
 #[async_trait]
 impl Backend for Store {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.nodes.config.label.clone(), true, true, false)
+        Capabilities::new(self.0.config.label.clone(), true, true, false)
     }
 
     fn clock(&self) -> &Clock {
-        &self.nodes.clock
+        &self.0.clock
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
-        acquire::try_acquire(self.prepare(&request.name, request.ttl)?, request).await
+        acquire::try_acquire(&self.0, request).await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
-        acquire::acquire(self.prepare(&request.name, request.ttl)?, request).await
+        acquire::acquire(&self.0, request).await
     }
 
     async fn attach(&self, handle: &Handle, request: &Request) -> Result<Grant> {
-        attach::attach(self.prepare(handle.name(), request.ttl)?, handle, request).await
+        attach::attach(&self.0, handle, request).await
     }
 
     async fn renew(&self, handle: &Handle, term: Duration) -> Result<Renewal> {
-        self.nodes.config.check_ttl(term)?;
-        self.check_name(handle.name())?;
-        attach::renew(&self.nodes, handle, term).await
+        attach::renew(&self.0, handle, term).await
     }
 
     async fn release(&self, handle: &Handle) -> Result<bool> {
-        self.check_name(handle.name())?;
-        attach::release(&self.nodes, handle).await
+        attach::release(&self.0, handle).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing> {
-        operator::list(&self.nodes, prefix).await
+        operator::list(&self.0, prefix).await
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
-        self.check_name(name)?;
-        operator::show(&self.nodes, name).await
+        operator::show(&self.0, name).await
     }
 
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
-        self.check_name(name)?;
-        operator::force_release(&self.nodes, name, how).await
+        operator::force_release(&self.0, name, how).await
     }
 
     async fn check(&self) -> Result<()> {
-        operator::check(&self.nodes).await
+        operator::check(&self.0).await
     }
 
     async fn settle(&self) {
-        self.nodes.background.done().await;
+        self.0.background.done().await;
     }
 
     async fn close(&self) {
-        self.nodes.close();
+        self.0.close();
     }
 }

@@ -4,31 +4,33 @@
 //! Nobody waits for a node. A missing session is opened in the background, and a request goes out when it is
 //! open. A node that cannot be reached is left alone for a while.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use super::config::Config;
 use super::node::Node;
+use super::pool::Pool;
 use super::quarantine;
 use super::quorum::majority;
 use super::renewal::Renewals;
 use super::request::late;
 use super::session::{GreetMode, Health, Session};
-use crate::backends::redis::driver::pool::Pool;
-use crate::backends::redis::driver::push::PushRouter;
+use crate::backends::common::backoff::Backoff;
+use crate::backends::redis::driver::per_runtime::{PerRuntime, new_channel};
+use crate::backends::redis::keys::{self, KeySet};
+use crate::backends::redis::push::PushRouter;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::keeper::Keeper;
-use crate::runtime::sync::lock;
-use crate::{Error, Result, Verdict, format_duration};
+use crate::runtime::sync::{lock, until};
+use crate::wait::jittered;
+use crate::{Error, Name, Result, Verdict, format_duration};
 
-/// How long a node is left alone after a failed connect: from here, doubling, to there.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long a node is left alone after a failed connect.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// The same for a node that is not usable as it is configured.
 const RETRY_REFUSED: Duration = Duration::from_secs(5);
 
@@ -42,14 +44,15 @@ pub(super) struct Nodes {
     pub(super) background: BackgroundTasks,
     pub(super) renewals: Arc<Renewals>,
     greeting: GreetMode,
-    slots: Mutex<HashMap<runtime::Id, Arc<RuntimeSlot>>>,
+    slots: PerRuntime<RuntimeSlot>,
+    keeper_connects: Once,
 }
 
 /// The sessions of one runtime.
 #[derive(Debug)]
 pub(super) struct RuntimeSlot {
     /// Where the nodes push messages for this runtime. Queues and held locks name it, so it stays the same
-    /// while sessions come and go. Nobody else has it, not even a process that was forked from this one.
+    /// while sessions come and go.
     pub(super) channel: String,
     sessions: Vec<Mutex<NodeSession>>,
     pool: Arc<Pool>,
@@ -63,13 +66,18 @@ pub(super) struct RuntimeSlot {
 enum NodeSession {
     Open(Arc<Session>),
     Opening,
-    Down { why: Verdict, retry_at: Moment, failures: u32 },
+    /// Without a back-off it has not failed yet.
+    Down {
+        why: Verdict,
+        retry_at: Moment,
+        backoff: Option<Backoff>,
+    },
 }
 
 impl NodeSession {
     fn never() -> Self {
         let why = Verdict::Unreachable { why: "it has not answered yet".to_owned() };
-        Self::Down { why, retry_at: Moment::at(Duration::ZERO), failures: 0 }
+        Self::Down { why, retry_at: Moment::at(Duration::ZERO), backoff: None }
     }
 }
 
@@ -94,12 +102,24 @@ impl Nodes {
             renewals: Arc::new(Renewals::new(keeper.clone())),
             keeper,
             greeting,
-            slots: Mutex::default(),
+            slots: PerRuntime::new(),
+            keeper_connects: Once::new(),
         })
     }
 
     pub(super) fn len(&self) -> usize {
         self.each.len()
+    }
+
+    /// Refuses a name that cannot have keys.
+    pub(super) fn check_name(&self, name: &Name) -> Result<()> {
+        keys::check(&self.config.start, name)
+    }
+
+    /// The keys of one lock on a node: the lock, its token counter, and the queue of waiters that this node
+    /// knows. The lock itself is `PREFIXlock:NAME`, where other Redlock clients look for it.
+    pub(super) fn keys(&self, name: &Name) -> Arc<KeySet> {
+        Arc::new(KeySet::new(&self.config.start, name.as_str(), ["fence", "waiters"]))
     }
 
     /// When a request that is sent now must be answered.
@@ -114,24 +134,24 @@ impl Nodes {
 
     /// The slot of the current runtime.
     pub(super) fn slot(&self) -> Arc<RuntimeSlot> {
-        let runtime = runtime::Handle::current();
-        let mut slots = lock(&self.slots);
-        if let Some(slot) = slots.get(&runtime.id()) {
-            return slot.clone();
-        }
-        // Runtimes come and go, in tests above all. A slot that a waiter or a holder has keeps its channel.
-        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.up().0 > 0);
-        let mut channel = Uuid::new_v4().simple().to_string();
-        channel.truncate(16);
-        let slot = Arc::new(RuntimeSlot {
-            channel,
+        let make = || RuntimeSlot {
+            channel: new_channel(),
             sessions: self.each.iter().map(|_| Mutex::new(NodeSession::never())).collect(),
             pool: Arc::default(),
             changed: Notify::new(),
-            runtime: runtime.clone(),
+            runtime: runtime::Handle::current(),
+        };
+        self.slots.current(|slot| slot.up().0 > 0, make)
+    }
+
+    /// Lets the keeper connect before its first renewal, which may be a hasty one.
+    pub(super) fn connect_keeper(self: &Arc<Self>) {
+        self.keeper_connects.call_once(|| {
+            let nodes = self.clone();
+            self.keeper.spawn(async move {
+                nodes.sessions(nodes.deadline(), nodes.config.timeout).await;
+            });
         });
-        slots.insert(runtime.id(), slot.clone());
-        slot
     }
 
     /// Says whether a node can be asked, and opens a session if there is none. With `insist` also if that has
@@ -144,19 +164,23 @@ impl Nodes {
         insist: bool,
     ) -> Availability {
         let mut session = lock(&slot.sessions[node]);
-        let (old, failures) = match &*session {
+        let (old, backoff) = match &*session {
             NodeSession::Open(open) => match open.health(now, self.config.timeout) {
                 Health::Good => return Availability::Open(open.clone()),
                 Health::Out(verdict) => return Availability::Down(verdict),
-                Health::Ended => (Some(open.clone()), 0),
+                Health::Ended => (Some(open.clone()), None),
                 // It did connect before, but does not answer: that is a failure, too.
-                Health::Stuck => (Some(open.clone()), 1),
+                Health::Stuck => {
+                    let mut backoff = RETRY;
+                    backoff.pause();
+                    (Some(open.clone()), Some(backoff))
+                }
             },
             NodeSession::Opening => return Availability::Opening,
             NodeSession::Down { why, retry_at, .. } if now < *retry_at && !insist => {
                 return Availability::Down(why.clone());
             }
-            NodeSession::Down { failures, .. } => (None, *failures),
+            NodeSession::Down { backoff, .. } => (None, backoff.clone()),
         };
         *session = NodeSession::Opening;
         let (nodes, opening) = (self.clone(), slot.clone());
@@ -165,12 +189,12 @@ impl Nodes {
             if let Some(old) = old {
                 old.close();
             }
-            nodes.open(&opening, node, failures).await;
+            nodes.open(&opening, node, backoff).await;
         });
         Availability::Opening
     }
 
-    async fn open(&self, slot: &RuntimeSlot, node: usize, failures: u32) {
+    async fn open(&self, slot: &RuntimeSlot, node: usize, backoff: Option<Backoff>) {
         let (config, timeout, router) = (&self.config, self.config.timeout, self.router.clone());
         let node = &self.each[node];
         let open = Session::open(node, config, &self.clock, &slot.pool, &slot.channel, router, self.greeting);
@@ -186,15 +210,16 @@ impl Nodes {
                 NodeSession::Open(Arc::new(session))
             }
             Err(why) => {
-                let pause = match &why {
-                    Verdict::Refused { .. } => RETRY_REFUSED,
-                    _ => (RETRY.0 * (1 << failures.min(8))).min(RETRY.1),
-                };
-                if failures == 0 {
+                if backoff.is_none() {
                     tracing::warn!(node = node.label(), verdict = %why, "a node cannot be used for now");
                 }
-                let retry_at = self.clock.now().plus(crate::wait::jittered(pause));
-                NodeSession::Down { why, retry_at, failures: failures + 1 }
+                let mut backoff = backoff.unwrap_or(RETRY);
+                let mut pause = backoff.pause();
+                if matches!(why, Verdict::Refused { .. }) {
+                    pause = jittered(RETRY_REFUSED);
+                }
+                let retry_at = self.clock.now().plus(pause);
+                NodeSession::Down { why, retry_at, backoff: Some(backoff) }
             }
         };
         let mut current = lock(&slot.sessions[node.index]);
@@ -220,16 +245,12 @@ impl Nodes {
         slot: &Arc<RuntimeSlot>,
         node: usize,
     ) -> Result<Arc<Session>, Verdict> {
-        loop {
-            let changed = slot.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            match self.session(slot, node, self.clock.now(), false) {
-                Availability::Open(session) => return Ok(session),
-                Availability::Down(verdict) => return Err(verdict),
-                Availability::Opening => changed.await,
-            }
-        }
+        let opened = until(&slot.changed, || match self.session(slot, node, self.clock.now(), false) {
+            Availability::Open(session) => Some(Ok(session)),
+            Availability::Down(verdict) => Some(Err(verdict)),
+            Availability::Opening => None,
+        });
+        opened.await
     }
 
     /// Waits until the nodes that can be reached are, as far as the deadline allows, and for at most `grace`
@@ -267,7 +288,7 @@ impl Nodes {
 
     /// Ends all sessions.
     pub(super) fn close(&self) {
-        let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
+        let slots = self.slots.all();
         for session in slots.iter().flat_map(|slot| &slot.sessions) {
             // In a statement of its own: whoever waits for a reply may look at this session.
             let closed = std::mem::replace(&mut *lock(session), NodeSession::never());
@@ -334,9 +355,9 @@ mod tests {
             theirs
         };
         second.block_on(async { drop(nodes.slot()) });
-        assert_eq!(lock(&nodes.slots).len(), 2, "the first is in use");
+        assert_eq!(nodes.slots.all().len(), 2, "the first is in use");
         drop(first);
         third.block_on(async { drop(nodes.slot()) });
-        assert_eq!(lock(&nodes.slots).len(), 1, "nobody can use it any more");
+        assert_eq!(nodes.slots.all().len(), 1, "nobody can use it any more");
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::acquire_request::{AcquireRequest, Kind};
 use super::attempt::{Decision, QuorumAttempt};
-use super::keys;
 use super::nodes::Nodes;
 use super::quarantine::Standing;
 use super::quorum::{majority, tokens};
@@ -16,6 +15,7 @@ use super::release::{Release, Then};
 use super::retry::AskOrder;
 use super::session::Session;
 use crate::backend::{ForceRelease, Revoked};
+use crate::backends::common::foreign;
 use crate::backends::redis::keys::{KeySet, names, pattern};
 use crate::backends::redis::milliseconds;
 use crate::report::NodeView;
@@ -83,6 +83,7 @@ pub(super) async fn check(nodes: &Arc<Nodes>) -> Result<()> {
 }
 
 pub(super) async fn show(nodes: &Arc<Nodes>, name: &Name) -> Result<Option<Holder>> {
+    nodes.check_name(name)?;
     let sessions = read::sessions(nodes).await?;
     let readings = read::read(nodes, &sessions, std::slice::from_ref(name)).await?;
     let Some((mut holder, value)) = holder(name, &readings, 0) else { return Ok(None) };
@@ -137,7 +138,8 @@ pub(super) async fn force_release(
     name: &Name,
     how: &ForceRelease,
 ) -> Result<Option<Revoked>> {
-    let keys = keys::of(&nodes.config.start, name);
+    nodes.check_name(name)?;
+    let keys = nodes.keys(name);
     let mut first: Option<String> = None;
     // Repeated if others are in the way, as long as the same one holds the lock.
     for _ in 0..TRIES {
@@ -147,7 +149,16 @@ pub(super) async fn force_release(
         if !how.means(&holder) || first.as_ref().is_some_and(|first| *first != seen) {
             return Err(Error::changed(name, holder));
         }
-        check_revocable(name, &keys, &holder, &seen, how)?;
+        if holder.owner.is_none() && !how.now {
+            return Err(foreign::cannot_be_asked(name, "freeing it"));
+        }
+        if seen.is_empty() {
+            let [lock, ..] = keys.each();
+            return Err(Error::unsupported(
+                format!("force-releasing lock `{name}`, whose key is of another type,"),
+                format!("look at the key `{lock}` on each node and delete it by hand if it is safe to"),
+            ));
+        }
         let attempt = revoke(nodes, name, &keys, &holder, &seen, &how.reason);
         if let Decision::Won { token } = attempt.decision().await
             && let Some(token) = FencingToken::new(token)
@@ -170,29 +181,6 @@ pub(super) async fn force_release(
         store: nodes.config.label.clone(),
         source: format!("other clients were in the way of revoking lock `{name}`; try again").into(),
     })
-}
-
-fn check_revocable(
-    name: &Name,
-    keys: &KeySet,
-    holder: &Holder,
-    seen: &str,
-    how: &ForceRelease,
-) -> Result<()> {
-    if holder.owner.is_none() && !how.now {
-        return Err(Error::unsupported(
-            format!("asking the foreign holder of lock `{name}` to let go"),
-            "only freeing it at once works (`--now`); make sure that it does not work any more",
-        ));
-    }
-    if seen.is_empty() {
-        let [lock, ..] = keys.each();
-        return Err(Error::unsupported(
-            format!("force-releasing lock `{name}`, whose key is of another type,"),
-            format!("look at the key `{lock}` on each node and delete it by hand if it is safe to"),
-        ));
-    }
-    Ok(())
 }
 
 /// Asks the nodes to take the lock away from whoever has the value `seen`.

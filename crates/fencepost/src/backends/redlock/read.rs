@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys;
 use super::nodes::Nodes;
 use super::quarantine::Standing;
 use super::quorum::majority;
@@ -84,7 +83,7 @@ pub(super) async fn read(
     sessions: &[Result<Arc<Session>, Verdict>],
     names: &[Name],
 ) -> Result<Vec<Result<NodeReading, Verdict>>> {
-    let keys: Vec<_> = names.iter().map(|name| keys::of(&nodes.config.start, name)).collect();
+    let keys: Vec<_> = names.iter().map(|name| nodes.keys(name)).collect();
     let mut commands: Vec<[&str; 2]> = Vec::with_capacity(1 + names.len() * 3);
     commands.push(["GET", &nodes.config.node_key]);
     for [lock, counter, _] in keys.iter().map(|keys| keys.each()) {

@@ -24,7 +24,7 @@ use crate::runtime::sync::lock;
 use crate::{Result, Verdict};
 
 /// The pauses between repeated requests to a node.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 /// The place of a waiter in the queues.
 #[derive(Clone, Debug)]
@@ -157,7 +157,7 @@ impl Release {
         }
         let release = self.clone();
         self.nodes.keeper.spawn(async move {
-            let (slot, mut backoff) = (release.nodes.slot(), Backoff::new(PAUSE.0, PAUSE.1));
+            let (slot, mut backoff) = (release.nodes.slot(), PAUSE);
             let clock = &release.nodes.clock;
             while clock.now() < release.request.over_at {
                 if let Availability::Open(session) = release.nodes.session(&slot, node, clock.now(), false)

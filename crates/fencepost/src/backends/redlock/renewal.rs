@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{HeldLock, valid_until};
+use super::hold::HeldLock;
 use super::nodes::{Nodes, RuntimeSlot};
 use super::quorum::{Extended, Extension, Kept, NodeSet};
 use super::record;
@@ -16,6 +16,7 @@ use crate::backends::common::batch::Batches;
 use crate::backends::redis::driver::resp::{Part, Ready, Value};
 use crate::backends::redis::milliseconds;
 use crate::runtime::clock::Moment;
+use crate::runtime::lease::valid_until;
 use crate::{Result, Verdict};
 
 /// How much later than meant a node acts at most, because its clock may go more slowly than ours.

@@ -13,7 +13,7 @@ use crate::Verdict;
 use crate::backends::redis::driver::connection::Call;
 use crate::backends::redis::driver::resp::Value;
 use crate::runtime::clock::Moment;
-use crate::runtime::sync::lock;
+use crate::runtime::sync::{lock, until};
 
 /// How often a request that did nothing is repeated over the same session.
 const REPEATS: u8 = 2;
@@ -237,14 +237,6 @@ impl<S> Progress<S> {
 
     /// Waits until `find` finds something.
     pub(super) async fn until<T>(&self, mut find: impl FnMut(&S) -> Option<T>) -> T {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let Some(found) = find(&self.lock()) {
-                return found;
-            }
-            changed.await;
-        }
+        until(&self.changed, || find(&self.lock())).await
     }
 }

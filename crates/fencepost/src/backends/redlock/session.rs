@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::config::Config;
 use super::node::Node;
+use super::pool::Pool;
 use super::quarantine::{self, Standing};
 use crate::backends::redis::driver::batch::{BatchedScript, Step};
 use crate::backends::redis::driver::connection::{Call, Connection, Reply};
-use crate::backends::redis::driver::pool::Pool;
-use crate::backends::redis::driver::push::PushRouter;
 use crate::backends::redis::driver::resp::{Part, Value};
+use crate::backends::redis::push::PushRouter;
 use crate::runtime::clock::{Clock, Moment};
 use crate::{Error, Result, Verdict};
 
@@ -98,7 +98,8 @@ impl Session {
         greeting: GreetMode,
     ) -> Result<Self> {
         let stream = node.connector.open().await?;
-        let connection = Connection::start(pool, stream, move |push| router.deliver(&push));
+        let (connection, drive) = Connection::new(stream, move |push| router.deliver(&push));
+        pool.join(drive);
         let sent = clock.now();
         let greet = greeting.words(config);
         let greet = greet.each_ref().map(String::as_str);
@@ -206,7 +207,8 @@ pub(super) mod tests {
     /// A session with a server that never replies. It lasts as long as the other end.
     pub(in super::super) fn mute(node: &Arc<Node>) -> (Arc<Session>, tokio::io::DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let connection = Connection::start(&Arc::default(), Box::new(ours), |_| {});
+        let (connection, drive) = Connection::new(Box::new(ours), |_| {});
+        tokio::spawn(drive);
         let scripts = vec![String::new(); SCRIPTS.len()];
         let (votes, node_key, ops) = Default::default();
         (Arc::new(Session { node: node.clone(), connection, votes, node_key, scripts, ops }), theirs)

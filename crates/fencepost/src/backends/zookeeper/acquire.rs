@@ -14,6 +14,7 @@ use super::{folders, record};
 use crate::backend::{Grant, Request, TryOutcome};
 use crate::backends::common::backoff::Backoff;
 use crate::runtime::clock::Moment;
+use crate::wait::PATIENCE;
 use crate::{Error, Holder, Name, Owner, Result};
 
 /// How often a folder may vanish while we enter it.
@@ -21,9 +22,6 @@ const TRIES: usize = 10;
 
 /// How long a broken connection may still deliver a request.
 const LATE: Duration = Duration::from_secs(60);
-
-/// How long a caller that waits for a lock waits for its session to be opened: this process may be busy.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes the lock if it is free.
 pub(super) async fn try_acquire(sessions: &Sessions, request: &Request) -> Result<TryOutcome> {
@@ -39,6 +37,7 @@ pub(super) async fn try_acquire(sessions: &Sessions, request: &Request) -> Resul
 
 /// Queues until the lock is free.
 pub(super) async fn acquire(sessions: &Sessions, request: &Request) -> Result<Grant> {
+    // This process may be busy.
     let session = sessions.of(request.ttl, PATIENCE.max(sessions.config.timeout)).await?;
     let error = match contend(&session, request, true).await {
         Ok(TryOutcome::Granted(grant)) => return Ok(grant),

@@ -22,16 +22,14 @@ use async_trait::async_trait;
 
 use self::config::Config;
 use self::sessions::Sessions;
-use crate::backends::StoreKind;
 use crate::backend::{Backend, Capabilities, ForceRelease, Grant, Renewal, Request, Revoked, TryOutcome};
+use crate::backends::StoreKind;
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
 use crate::{Error, Handle, Holder, Listing, Name, Result};
 
 #[derive(Debug)]
-struct Store {
-    sessions: Sessions,
-}
+struct Store(Sessions);
 
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
@@ -45,7 +43,7 @@ pub(super) const STORE: StoreKind = StoreKind {
 async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let sessions = Sessions::new(Config::from_url(url)?, Clock::system());
     sessions.any().await?;
-    Ok(Arc::new(Store { sessions }))
+    Ok(Arc::new(Store(sessions)))
 }
 
 fn no_detached() -> Error {
@@ -59,19 +57,19 @@ fn no_detached() -> Error {
 #[async_trait]
 impl Backend for Store {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.sessions.config.label.clone(), true, false, true)
+        Capabilities::new(self.0.config.label.clone(), true, false, true)
     }
 
     fn clock(&self) -> &Clock {
-        &self.sessions.clock
+        &self.0.clock
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<TryOutcome> {
-        acquire::try_acquire(&self.sessions, request).await
+        acquire::try_acquire(&self.0, request).await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
-        acquire::acquire(&self.sessions, request).await
+        acquire::acquire(&self.0, request).await
     }
 
     async fn attach(&self, _handle: &Handle, _request: &Request) -> Result<Grant> {
@@ -87,26 +85,26 @@ impl Backend for Store {
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing> {
-        operator::list(&*self.sessions.any().await?, prefix).await
+        operator::list(&self.0, prefix).await
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
-        operator::show(&*self.sessions.any().await?, name).await
+        operator::show(&self.0, name).await
     }
 
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
-        operator::force_release(&*self.sessions.any().await?, name, how).await
+        operator::force_release(&self.0, name, how).await
     }
 
     async fn check(&self) -> Result<()> {
-        operator::check(&*self.sessions.any().await?).await
+        operator::check(&self.0).await
     }
 
     async fn settle(&self) {
-        self.sessions.background.done().await;
+        self.0.background.done().await;
     }
 
     async fn close(&self) {
-        self.sessions.close().await;
+        self.0.close().await;
     }
 }

@@ -3,7 +3,9 @@
 use super::driver::{Cause, ErrorCode, Session, Stat, if_exists, requests};
 use super::keys::{self, Contender};
 use super::record;
+use super::sessions::Sessions;
 use crate::backend::{ForceRelease, Revoked};
+use crate::backends::common::foreign;
 use crate::{Error, Holder, Listing, Name, Result};
 
 /// How many requests are sent before the first answer is waited for.
@@ -19,7 +21,8 @@ struct Front {
 }
 
 /// All holders whose name starts with `prefix`, by name.
-pub(super) async fn list(session: &Session, prefix: &str) -> Result<Listing> {
+pub(super) async fn list(sessions: &Sessions, prefix: &str) -> Result<Listing> {
+    let session = &*sessions.any().await?;
     let base = &session.config.base;
     let folders = children(session, base).await?;
     let mut names: Vec<Name> = folders.iter().filter_map(|folder| keys::name(folder)).collect();
@@ -75,7 +78,8 @@ fn note_unreadable(listing: &mut Listing, error: Error) -> Result<()> {
 }
 
 /// The holder of one name, and its waiters.
-pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder>> {
+pub(super) async fn show(sessions: &Sessions, name: &Name) -> Result<Option<Holder>> {
+    let session = &*sessions.any().await?;
     let Some(Front { mut holder, waiters, .. }) = front(session, name).await? else { return Ok(None) };
     let folder = keys::folder(&session.config.base, name);
     let read = |waiter: &Contender| requests::read(&waiter.path(&folder));
@@ -90,10 +94,11 @@ pub(super) async fn show(session: &Session, name: &Name) -> Result<Option<Holder
 /// Takes a lock back: marks its node, or deletes it. It is for whoever holds the lock when it first looks, if
 /// that is the one that is meant, and for nobody who comes after.
 pub(super) async fn force_release(
-    session: &Session,
+    sessions: &Sessions,
     name: &Name,
     how: &ForceRelease,
 ) -> Result<Option<Revoked>> {
+    let session = &*sessions.any().await?;
     let mut victim = None;
     // Its node may change between the look and the request; then look again.
     for _ in 0..8 {
@@ -104,10 +109,7 @@ pub(super) async fn force_release(
             return Err(Error::changed(name, holder));
         }
         if holder.owner.is_none() && !how.now {
-            return Err(Error::unsupported(
-                format!("asking the foreign holder of lock `{name}` to let go"),
-                "only freeing it at once works (`--now`); make sure that it does not work any more",
-            ));
+            return Err(foreign::cannot_be_asked(name, "freeing it"));
         }
         let request = match how.now {
             true => requests::delete(&path),
@@ -148,13 +150,18 @@ async fn front(session: &Session, name: &Name) -> Result<Option<Front>> {
 
 /// The children of a folder as the leader knows them now; none if there is no folder.
 async fn children(session: &Session, folder: &str) -> Result<Vec<String>> {
-    check(session).await?;
+    sync(session).await?;
     // Another connection does as well: its server must know the last transaction that this session has seen.
     let children = session.call(&requests::children(folder), session.patience()).await;
     Ok(if_exists(children)?.unwrap_or_default())
 }
 
-/// Whether the leader answers. What it knew is known to our server then.
-pub(super) async fn check(session: &Session) -> Result<()> {
+/// Whether the leader answers.
+pub(super) async fn check(sessions: &Sessions) -> Result<()> {
+    sync(&*sessions.any().await?).await
+}
+
+/// Asks the leader. What it knew is known to our server then.
+async fn sync(session: &Session) -> Result<()> {
     Ok(session.call(&requests::sync(), session.patience()).await?)
 }

@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use bytes::Bytes;
 use http::header::HeaderValue;
 use prost::Message;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::AbortHandle;
 
@@ -19,11 +17,10 @@ use super::proto::{
     WatchRequest, WatchResponse,
 };
 use crate::Result;
+use crate::backends::common::stream;
+use crate::backends::common::tls::Tls;
 use crate::backends::etcd::config::Config;
 use crate::url::Password;
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// How much a member may send before we have read it.
 const WINDOW: u32 = 1 << 20;
@@ -41,8 +38,7 @@ pub(crate) struct Member {
     port: u16,
     base: String,
     login: Option<(String, Password)>,
-    #[cfg(feature = "tls")]
-    tls: Option<crate::backends::common::tls::Tls>,
+    tls: Option<Tls>,
 }
 
 impl Member {
@@ -50,31 +46,16 @@ impl Member {
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let member = |(host, port): &(String, u16)| {
             let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-            #[cfg(feature = "tls")]
-            let tls = config
-                .tls
-                .as_ref()
-                .map(|files| crate::backends::common::tls::Tls::new(files, host, Some("h2")));
+            let tls = config.tls.as_ref().map(|files| Tls::new(files, host, Some("h2")));
             Ok(Arc::new(Self {
                 host: host.clone(),
                 port: *port,
                 base: format!("{scheme}://{open}{host}{close}:{port}"),
                 login: config.login.clone(),
-                #[cfg(feature = "tls")]
                 tls: tls.transpose()?,
             }))
         };
         config.endpoints.iter().map(member).collect()
-    }
-
-    async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            return Ok(Box::new(tls.wrap(stream).await?));
-        }
-        Ok(Box::new(stream))
     }
 }
 
@@ -89,7 +70,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects to a member, and logs in if there is a user.
     pub(crate) async fn open(member: &Member) -> Result<Self, GrpcError> {
-        let stream = member.connect().await?;
+        let stream = stream::connect(&member.host, member.port, member.tls.as_ref()).await?;
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(WINDOW).initial_connection_window_size(WINDOW);
         builder.max_header_list_size(MAX_HEADERS).enable_push(false);

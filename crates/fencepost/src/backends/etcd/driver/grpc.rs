@@ -11,6 +11,7 @@ use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 use super::proto::{Repeated, ServerMessage};
+use crate::backends::common::tls;
 use crate::text::printable;
 
 /// Bytes of the longest answer that is believed. The longest honest one is a whole queue: that of 50,000
@@ -31,7 +32,6 @@ pub(crate) enum GrpcError {
     /// The server said no.
     Refused { code: u32, message: String },
     /// Its certificate is not to be trusted.
-    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     Distrusted(String),
 }
 
@@ -43,11 +43,7 @@ impl GrpcError {
 
 impl From<std::io::Error> for GrpcError {
     fn from(error: std::io::Error) -> Self {
-        #[cfg(feature = "tls")]
-        if let Some(why) = crate::backends::common::tls::distrust(&error) {
-            return Self::Distrusted(why.to_string());
-        }
-        Self::broken(error)
+        tls::distrust(&error).map_or_else(|| Self::broken(&error), Self::Distrusted)
     }
 }
 

@@ -32,20 +32,20 @@ impl History {
         let why = if known != 0 && known != id {
             format!(
                 "the answers are of two clusters, {known:x} and {id:x}: either it was restored from a \
-                 snapshot, and its tokens may repeat, or the URL names members of both; name those of one, \
-                 make sure that nobody relies on old tokens, and connect anew"
+                 snapshot, and its revisions may repeat, or the URL names members of both; name those of \
+                 one, make sure that nobody relies on old revisions, and connect anew"
             )
         } else if revision < before {
             format!(
                 "the cluster went back from revision {before} to {revision}: it was restored from an old \
-                 snapshot, and its tokens would repeat; restore it with `--bump-revision` and \
-                 `--mark-compacted`, or make sure that nobody relies on old tokens and connect anew"
+                 snapshot, and its revisions would repeat; restore it with `--bump-revision` and \
+                 `--mark-compacted`, or make sure that nobody relies on old ones and connect anew"
             )
         } else {
             String::new()
         };
         if !why.is_empty() && self.broken.set(why.clone()).is_ok() {
-            tracing::warn!(store, why, "this is not the cluster that granted our locks");
+            tracing::warn!(store, why, "this is not the cluster that answered us before");
         }
         self.revision.fetch_max(revision, Ordering::Relaxed);
         self.broken.get().map_or(Ok(()), |why| Err(why))

@@ -1,7 +1,7 @@
 //! A client for etcd: gRPC over HTTP/2, members that come and go, requests that are repeated. Nothing here
 //! knows about locks. Connections are driven on the keeper's runtime.
 
-pub(crate) mod client;
+pub(crate) mod cluster;
 mod connection;
 mod grpc;
 mod history;

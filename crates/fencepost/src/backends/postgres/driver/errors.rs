@@ -7,12 +7,7 @@ use tokio_postgres::error::{DbError, SqlState};
 use super::login::Refusal;
 use super::quoted;
 use crate::Error;
-use crate::backends::postgres::config::Config;
-
-/// What to do about a pool.
-pub(super) const FIX: &str = "connect to PostgreSQL itself or through a pool in session mode; only \
-                              transaction-level locks (`fencepost::postgres::lock_in_transaction`) work \
-                              through a transaction pool";
+use crate::backends::postgres::config::{Config, NO_POOL};
 
 /// How much of a server's words is repeated, in bytes.
 const MAX_TEXT: usize = 1024;
@@ -48,7 +43,7 @@ impl Config {
             | SqlState::READ_ONLY_SQL_TRANSACTION
             | SqlState::UNDEFINED_TABLE => Error::config(format!("{label}: {what}")),
             ref code if code.code() == "FP001" => {
-                Error::config(format!("{label}: {what}: something in between shares connections; {FIX}"))
+                Error::config(format!("{label}: {what}: something in between shares connections; {NO_POOL}"))
             }
             ref code if code.code() == "FP020" => {
                 let hint = self.shown(refusal.hint().unwrap_or_default());

@@ -16,6 +16,7 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 
 #[cfg(feature = "tls")]
 use super::tls::Tls;
+use crate::backends::common::stream::Stream;
 use crate::{Error, Result};
 
 /// Asks the server whether it speaks TLS: the length of this message, and the number of the request.
@@ -55,9 +56,9 @@ const CLEARTEXT: &str = "the server asks for the password in clear text, and thi
                          `allow=cleartext`";
 
 const TOO_MUCH: &str = "the server sends more than fencepost takes; name a PostgreSQL server in the URL, or \
-                        list fewer locks at once by a longer prefix";
+                        ask for less at once by a longer prefix";
 
-/// The longest message that is taken, and the longest answer. A listed lock has some hundred bytes.
+/// The longest message that is taken, and the longest answer. A row of ours has some hundred bytes.
 const MAX_MESSAGE: usize = 16 << 20;
 const MAX_ANSWER: usize = 64 << 20;
 
@@ -68,7 +69,7 @@ const MAX_LOGIN: usize = 1 << 20;
 /// What a message costs beside its bytes: a row without columns takes memory, too.
 const OVERHEAD: usize = 128;
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Login {
+impl<S: Stream + 'static> MakeTlsConnect<S> for Login {
     type Stream = LoginStream;
     type TlsConnect = Connect;
     type Error = Error;
@@ -80,11 +81,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for L
 
 pub(super) struct Connect {
     login: Login,
-    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     host: String,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Connect {
+impl<S: Stream + 'static> TlsConnect<S> for Connect {
     type Stream = LoginStream;
     type Error = Box<dyn std::error::Error + Send + Sync>;
     type Future = Pin<Box<dyn Future<Output = Result<LoginStream, Self::Error>> + Send>>;
@@ -92,22 +92,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
             let limits = MessageLimits { cleartext: self.login.cleartext, ..MessageLimits::default() };
-            Ok(LoginStream { transport: self.open(stream).await?, limits })
+            Ok(LoginStream { stream: self.open(stream).await?, limits })
         })
     }
 }
 
 impl Connect {
     #[cfg(not(feature = "tls"))]
-    async fn open(&self, stream: impl Transport + 'static) -> Result<Box<dyn Transport>> {
+    async fn open(&self, stream: impl Stream + 'static) -> Result<Box<dyn Stream>> {
         Ok(Box::new(stream))
     }
 
     #[cfg(feature = "tls")]
     async fn open(
         &self,
-        mut stream: impl Transport + 'static,
-    ) -> Result<Box<dyn Transport>, Box<dyn std::error::Error + Send + Sync>> {
+        mut stream: impl Stream + 'static,
+    ) -> Result<Box<dyn Stream>, Box<dyn std::error::Error + Send + Sync>> {
         let Some(tls) = &self.login.tls else { return Ok(Box::new(stream)) };
         let connector = tls.connector(&self.host)?;
         stream.write_all(&TLS_REQUEST).await?;
@@ -122,13 +122,9 @@ impl Connect {
     }
 }
 
-/// What bytes go over, with TLS or without.
-trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
-
 /// A connection, with its limits.
 pub(super) struct LoginStream {
-    transport: Box<dyn Transport>,
+    stream: Box<dyn Stream>,
     limits: MessageLimits,
 }
 
@@ -137,7 +133,7 @@ impl LoginStream {
     /// A connection to a unix socket, which has no TLS.
     pub(super) fn plain(stream: tokio::net::UnixStream) -> Self {
         let limits = MessageLimits { cleartext: true, ..MessageLimits::default() };
-        Self { transport: Box::new(stream), limits }
+        Self { stream: Box::new(stream), limits }
     }
 }
 
@@ -231,7 +227,7 @@ impl AsyncRead for LoginStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.transport).poll_read(cx, buf);
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if matches!(read, Poll::Ready(Ok(())))
             && let Err(refusal) = self.limits.read(&buf.filled()[before..])
         {
@@ -245,15 +241,15 @@ impl AsyncRead for LoginStream {
 
 impl AsyncWrite for LoginStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.transport).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::errors::FIX;
 use super::get;
-use crate::backends::postgres::config::{Config, KEEPALIVE, USER_TIMEOUT};
+use crate::backends::postgres::config::{Config, KEEPALIVE, NO_POOL, USER_TIMEOUT};
 use crate::{Error, Result};
 
 /// The server process that serves a connection.
@@ -63,7 +62,7 @@ pub(crate) async fn set_up(config: &Config, client: &Client, row_wait: Duration)
     let row = client.query_one(BACKEND, &[]).await.map_err(failed)?;
     if get(&row, 2).unwrap_or(false) {
         let label = &config.label;
-        return Err(Error::config(format!("{label} is a standby, which grants no locks; name the primary")));
+        return Err(Error::config(format!("{label} is a standby, which takes no writes; name the primary")));
     }
     let (Some(pid), Some(id)) = (get(&row, 0), get(&row, 1)) else {
         return Err(config.unavailable("it does not say which backend serves us"));
@@ -92,14 +91,13 @@ pub(in crate::backends::postgres) async fn refuse_pools(
     second: &Client,
 ) -> Result<()> {
     let failed = |error| config.error(error);
-    let pooled =
-        |how: &str| Error::config(format!("{} is a pool that {how} session locks; {FIX}", config.label));
+    let pooled = |how: &str| Error::config(format!("{} is a pool that {how}; {NO_POOL}", config.label));
     let own = backend_pid(first).await.map_err(failed)?;
-    second.simple_query("BEGIN").await.map_err(|_| pooled("knows no transactions and no"))?;
+    second.simple_query("BEGIN").await.map_err(|_| pooled("knows no transactions and keeps no session"))?;
     for _ in 0..3 {
         let other = backend_pid(second).await.map_err(failed)?;
         if other == own || backend_pid(first).await.map_err(failed)? != own {
-            return Err(pooled("shares connections between clients and loses"));
+            return Err(pooled("shares connections between clients and keeps no session"));
         }
     }
     second.simple_query("COMMIT").await.map(drop).map_err(failed)

@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::{io, iter};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::sync::oneshot;
 
 use super::batch::{BatchedScript, PendingReply, ScriptBatch, Step};
-use super::pool::Pool;
 use super::resp::{self, Decoder, Part, Value};
+use crate::backends::common::stream::Stream;
 use crate::runtime::clock::Moment;
 use crate::runtime::sync::lock;
 
@@ -28,8 +28,8 @@ const MAX_UNANSWERED: usize = 1 << 18;
 /// theirs: so the server and its callers work at the same time, and not in turns.
 pub(super) const AT_A_TIME: usize = 32;
 
-/// Bytes that are read at a time, and how often in one turn. Connections share a task: a server that sends
-/// without end must leave the others their turns.
+/// Bytes that are read at a time, and how often in one turn. Connections may share a task: a server that
+/// sends without end must leave the others their turns.
 const CHUNK: usize = 8192;
 const CHUNKS_A_TURN: usize = 8;
 
@@ -39,10 +39,6 @@ const MAX_UNANSWERING: usize = 16 << 20;
 
 /// A connection with nothing to send keeps a buffer of at most this size.
 const MAX_SPARE: usize = 1 << 16;
-
-/// A byte stream to a server.
-pub(in crate::backends) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A reply on its way.
 pub(in crate::backends) type Reply = oneshot::Receiver<Value>;
@@ -105,13 +101,12 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Starts driving a stream on the current runtime, by a task that it may share with others. `on_push` is
-    /// called for what the server sends unasked.
-    pub(in crate::backends) fn start(
-        pool: &Arc<Pool>,
+    /// A connection over a stream, and its driver: a future that must run until the connection has ended.
+    /// `on_push` is called for what the server sends unasked.
+    pub(in crate::backends) fn new(
         stream: Box<dyn Stream>,
         on_push: impl Fn(Vec<Value>) + Send + 'static,
-    ) -> Self {
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let shared = Arc::<Mutex<Shared>>::default();
         let mut driver = Driver {
             stream,
@@ -123,11 +118,11 @@ impl Connection {
             heard: 0,
             on_push: Box::new(on_push),
         };
-        pool.join(async move {
+        let drive = async move {
             let error = poll_fn(|context| driver.poll(context)).await;
             end(&driver.shared, error.to_string());
-        });
-        Self { shared }
+        };
+        (Self { shared }, drive)
     }
 
     /// Puts a command into the buffer. The receiver fails if the connection ends before the reply.
@@ -386,7 +381,7 @@ fn garbled(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
     /// Always has more to say. Whoever reads so much of it in one go does nothing else.
@@ -424,12 +419,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_sends_without_end_leaves_the_others_their_turns() {
-        let pool = Arc::<Pool>::default();
-        let endless = Connection::start(&pool, Box::new(Endless(0)), |_| {});
+        let (endless, drive_endless) = Connection::new(Box::new(Endless(0)), |_| {});
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut theirs, _) = listener.accept().await.unwrap();
-        let other = Connection::start(&pool, Box::new(ours), |_| {});
+        let (other, drive_other) = Connection::new(Box::new(ours), |_| {});
+        tokio::spawn(async { tokio::join!(drive_endless, drive_other) });
         // A task like the one of the connections: the runtime would let that one run often before it comes
         // back here.
         let asked = tokio::spawn(async move {
@@ -449,7 +444,8 @@ mod tests {
     #[tokio::test]
     async fn something_goes_before_a_step_that_pushes_unless_something_does_anyway() {
         let (ours, mut theirs) = tokio::io::duplex(1 << 16);
-        let connection = Connection::start(&Arc::default(), Box::new(ours), |_| {});
+        let (connection, drive) = Connection::new(Box::new(ours), |_| {});
+        tokio::spawn(drive);
         let script = Arc::new(BatchedScript { name: "sha".to_owned(), most: 9, ..Default::default() });
         let join = |pushes| {
             let (sender, reply) = oneshot::channel();

@@ -1,10 +1,10 @@
 //! How to reach one server: opens connections, logs in, and finds out whether the server can be used.
 
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
-use super::connection::{Connection, Reply, Stream};
+use super::connection::{Connection, Reply};
 use super::resp::Value;
-#[cfg(feature = "tls")]
+use crate::backends::common::stream::{self, Stream};
 use crate::backends::common::tls::{self, Tls};
 use crate::backends::redis::config::{Address, Config};
 use crate::backends::redis::errors;
@@ -13,7 +13,6 @@ use crate::{Error, Result, Source};
 #[derive(Debug)]
 pub(in crate::backends) struct Connector {
     pub(in crate::backends) config: Config,
-    #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
 
@@ -29,47 +28,25 @@ pub(in crate::backends) struct Greeting {
 
 impl Connector {
     pub(in crate::backends) fn new(config: Config) -> Result<Self> {
-        #[cfg(feature = "tls")]
         let tls = match (&config.tls, &config.address) {
             (Some(files), Address::Tcp { host, .. }) => Some(Tls::new(files, host, None)?),
             _ => None,
         };
-        Ok(Self {
-            config,
-            #[cfg(feature = "tls")]
-            tls,
-        })
+        Ok(Self { config, tls })
     }
 
     /// Opens a byte stream.
     pub(in crate::backends) async fn open(&self) -> Result<Box<dyn Stream>> {
-        self.stream().await.map_err(|error| {
-            // Trying again does not make a certificate good.
-            #[cfg(feature = "tls")]
+        let opened = match &self.config.address {
+            Address::Unix(path) => UnixStream::connect(path).await.map(|stream| Box::new(stream) as _),
+            Address::Tcp { host, port } => stream::connect(host, *port, self.tls.as_ref()).await,
+        };
+        opened.map_err(|error| {
             if let Some(why) = tls::distrust(&error) {
-                let store = &self.config.label;
-                return Error::config(format!(
-                    "{store} shows a certificate that is not to be trusted ({why}); renew it, or name its \
-                     authority with `ca`"
-                ));
+                return tls::not_trusted(&self.config.label, &why);
             }
             self.unavailable(error)
         })
-    }
-
-    async fn stream(&self) -> std::io::Result<Box<dyn Stream>> {
-        match &self.config.address {
-            Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                stream.set_nodelay(true)?;
-                #[cfg(feature = "tls")]
-                if let Some(tls) = &self.tls {
-                    return Ok(Box::new(tls.wrap(stream).await?));
-                }
-                Ok(Box::new(stream))
-            }
-        }
     }
 
     /// Logs in, checks the server, loads the scripts, subscribes if told to and sends one more command. One

@@ -3,10 +3,7 @@
 pub(in crate::backends) mod batch;
 pub(in crate::backends) mod connection;
 pub(in crate::backends) mod connector;
-pub(in crate::backends) mod pool;
+pub(in crate::backends) mod per_runtime;
 pub(crate) mod resp;
 pub(crate) mod script_client;
 pub(in crate::backends) mod session;
-
-#[cfg(feature = "redlock")]
-pub(in crate::backends) use super::push;

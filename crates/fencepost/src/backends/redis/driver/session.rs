@@ -1,19 +1,16 @@
 //! Sessions with one server: greeted connections, each with the script that its requests call.
 //!
-//! A connection belongs to the runtime whose task drives it, so each runtime has a session of its own, the
-//! keeper's among them. Every new connection is greeted: that is where a restarted server, a replica or a
-//! changed configuration is noticed.
+//! Each runtime has a session of its own. Every new connection is greeted: that is where a restarted server,
+//! a replica or a changed configuration is noticed.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use tokio::runtime;
 use tokio::sync::watch;
-use uuid::Uuid;
 
 use super::batch::{BatchedScript, Step};
 use super::connection::{self, Connection, Reply};
 use super::connector::Connector;
+use super::per_runtime::{PerRuntime, new_channel};
 use super::resp::Value;
 use crate::backends::redis::config::Config;
 use crate::backends::redis::errors;
@@ -34,7 +31,7 @@ pub(in crate::backends) struct Sessions {
     script: &'static str,
     /// Without one, nothing is subscribed to.
     on_push: Option<OnPush>,
-    slots: Mutex<HashMap<runtime::Id, Arc<RuntimeSlot>>>,
+    slots: PerRuntime<RuntimeSlot>,
     clock: Clock,
 }
 
@@ -42,7 +39,7 @@ pub(in crate::backends) struct Sessions {
 #[derive(Debug)]
 pub(in crate::backends) struct RuntimeSlot {
     /// Where the server pushes messages for this runtime. It stays the same while connections come and go:
-    /// what the server keeps names it. Nobody else has it, not even a process that was forked from this one.
+    /// what the server keeps names it.
     pub(in crate::backends) channel: String,
     current: Mutex<Option<Arc<Session>>>,
     connecting: tokio::sync::Mutex<()>,
@@ -50,9 +47,7 @@ pub(in crate::backends) struct RuntimeSlot {
 
 impl RuntimeSlot {
     fn new() -> Self {
-        let mut channel = Uuid::new_v4().simple().to_string();
-        channel.truncate(16);
-        Self { channel, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+        Self { channel: new_channel(), current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     fn usable(&self) -> Option<Arc<Session>> {
@@ -118,7 +113,7 @@ impl Sessions {
         on_push: Option<OnPush>,
         clock: Clock,
     ) -> Self {
-        Self { connector, script, on_push, slots: Mutex::default(), clock }
+        Self { connector, script, on_push, slots: PerRuntime::new(), clock }
     }
 
     pub(in crate::backends) fn config(&self) -> &Config {
@@ -241,12 +236,13 @@ impl Sessions {
     async fn greet(&self, channel: &str) -> Result<Session> {
         let (open, ended) = watch::channel(());
         let on_push = self.on_push.clone();
-        let connection = Connection::start(&Arc::default(), self.connector.open().await?, move |push| {
+        let (connection, drive) = Connection::new(self.connector.open().await?, move |push| {
             let _while_open = &open;
             if let Some(on_push) = &on_push {
                 on_push(&push);
             }
         });
+        tokio::spawn(drive);
         // A user that may not publish is better refused now than when somebody waits for a push.
         let publish = ["PUBLISH", channel, "hello"];
         let (channel, last): (_, &[&str]) = match self.on_push {
@@ -262,16 +258,7 @@ impl Sessions {
 
     /// The slot of the current runtime.
     pub(in crate::backends) fn slot(&self) -> Arc<RuntimeSlot> {
-        let id = runtime::Handle::current().id();
-        let mut slots = lock(&self.slots);
-        if let Some(slot) = slots.get(&id) {
-            return slot.clone();
-        }
-        // Runtimes come and go, in tests above all. A slot that somebody has keeps its channel.
-        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.usable().is_some());
-        let slot = Arc::new(RuntimeSlot::new());
-        slots.insert(id, slot.clone());
-        slot
+        self.slots.current(|slot| slot.usable().is_some(), RuntimeSlot::new)
     }
 
     /// What a missing reply means for the caller.
@@ -287,7 +274,7 @@ impl Sessions {
 
     /// Ends all connections.
     pub(in crate::backends) fn close(&self) {
-        for slot in lock(&self.slots).values() {
+        for slot in self.slots.all() {
             if let Some(session) = lock(&slot.current).take() {
                 session.connection.close();
             }
@@ -322,12 +309,5 @@ mod tests {
         assert!(is_read_only(&Value::List(vec![Value::Int(1), error("READONLY no")])));
         assert!(!is_read_only(&error("WRONGTYPE Operation: {a: -READONLY b}:fence")));
         assert!(!is_read_only(&Value::Text(b"READONLY".to_vec())));
-    }
-
-    #[test]
-    fn no_two_runtimes_have_the_same_channel() {
-        let channels = [RuntimeSlot::new().channel, RuntimeSlot::new().channel];
-        assert!(channels.iter().all(|channel| channel.len() == 16));
-        assert_ne!(channels[0], channels[1]);
     }
 }

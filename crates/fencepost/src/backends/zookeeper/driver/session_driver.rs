@@ -22,7 +22,7 @@ use super::requests;
 use super::session::Session;
 use crate::backends::common::backoff::Backoff;
 use crate::runtime::clock::Moment;
-use crate::runtime::lease::drift;
+use crate::runtime::lease::valid_until;
 use crate::runtime::sync::lock;
 
 /// Heartbeats in the time after which a session ends.
@@ -101,7 +101,7 @@ impl Session {
 
     /// From here on the servers may have ended the session.
     fn deadline(&self) -> Moment {
-        self.confirmed().plus(self.timeout.saturating_sub(drift(self.timeout)))
+        valid_until(self.confirmed(), self.timeout)
     }
 
     pub(super) fn is_over(&self) -> bool {

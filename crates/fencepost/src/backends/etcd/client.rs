@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::config::Config;
-use super::driver::client::Client;
+use super::driver::cluster::Cluster;
 use super::hold::KeyRead;
 use super::leases::Leases;
 use super::local_queue::LocalQueue;
@@ -11,8 +11,8 @@ use crate::Result;
 use crate::backends::common::batch::Batches;
 use crate::runtime::clock::Clock;
 
-pub(super) struct Session {
-    pub(super) client: Arc<Client>,
+pub(super) struct Client {
+    pub(super) cluster: Arc<Cluster>,
     pub(super) leases: Leases,
     pub(super) queue: LocalQueue,
     /// One at a time uses a handle of a name. What an attach has begun it ends, or undoes, before the next
@@ -22,21 +22,21 @@ pub(super) struct Session {
     pub(super) reads: Arc<Batches<KeyRead>>,
 }
 
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Session").field(&self.client.config).finish()
+        f.debug_tuple("Client").field(&self.cluster.config).finish()
     }
 }
 
-impl Session {
+impl Client {
     pub(super) fn new(config: Config, clock: Clock) -> Result<Arc<Self>> {
-        let client = Arc::new(Client::new(config, clock)?);
+        let cluster = Arc::new(Cluster::new(config, clock)?);
         Ok(Arc::new(Self {
-            leases: Leases::new(client.clone()),
+            leases: Leases::new(cluster.clone()),
             queue: LocalQueue::default(),
             handles: LocalQueue::default(),
-            reads: Arc::new(Batches::new(client.keeper.clone())),
-            client,
+            reads: Arc::new(Batches::new(cluster.keeper.clone())),
+            cluster,
         }))
     }
 
@@ -45,17 +45,17 @@ impl Session {
         &self,
         job: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let ended = || Err(self.client.unavailable("the keeper has ended"));
-        self.client.background.carry_out(&self.client.keeper, job).await.unwrap_or_else(ended)
+        let ended = || Err(self.cluster.unavailable("the keeper has ended"));
+        self.cluster.background.carry_out(&self.cluster.keeper, job).await.unwrap_or_else(ended)
     }
 
     /// Revokes the leases that no lock uses; the others go with their last lock.
     pub(super) async fn close(&self) {
         self.leases.retire_all();
-        let client = &self.client;
+        let cluster = &self.cluster;
         // Where one is not answered the others would not be either, and end by themselves.
-        let soon = client.clock.now().plus(client.config.timeout);
-        client.clock.within(Some(soon), client.background.done()).await;
-        client.close();
+        let soon = cluster.clock.now().plus(cluster.config.timeout);
+        cluster.clock.within(Some(soon), cluster.background.done()).await;
+        cluster.close();
     }
 }

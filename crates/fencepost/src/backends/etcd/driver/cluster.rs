@@ -15,6 +15,7 @@ use super::proto::{
     TxnResponse,
 };
 use crate::backends::common::backoff::Backoff;
+use crate::backends::common::tls;
 use crate::backends::etcd::config::Config;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
@@ -22,10 +23,9 @@ use crate::runtime::keeper::Keeper;
 use crate::{Error, Result, Source};
 
 /// Between a failed try and the next.
-const PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
 
-pub(crate) struct Client {
+pub(crate) struct Cluster {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) keeper: Arc<Keeper>,
@@ -34,9 +34,9 @@ pub(crate) struct Client {
     pub(crate) history: History,
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Client").field(&self.config).finish()
+        f.debug_tuple("Cluster").field(&self.config).finish()
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Stamp {
     pub(crate) raft_term: u64,
 }
 
-impl Client {
+impl Cluster {
     pub(crate) fn new(config: Config, clock: Clock) -> Result<Self> {
         let keeper = Keeper::of(&clock)?;
         let members = Members::new(&config, keeper.runtime().clone())?;
@@ -108,7 +108,7 @@ impl Client {
     ) -> Result<Response<B>, RequestError> {
         let deadline = self.clock.now().plus(timeout.min(self.config.timeout));
         let patience = self.patience().min(timeout);
-        let (mut repeated, mut backoff, mut distrusted) = (false, Backoff::new(PAUSE, LONGEST_PAUSE), 0);
+        let (mut repeated, mut backoff, mut distrusted) = (false, PAUSE, 0);
         let mut reason: Option<Source> = None;
         loop {
             let began = self.clock.now();
@@ -161,11 +161,7 @@ impl Client {
         let (code, message) = match error {
             GrpcError::Broken(why) => return Ok((why.into(), true)),
             GrpcError::Distrusted(why) => {
-                return Err(RequestError::Other(Error::config(format!(
-                    "{} shows a certificate that is not to be trusted ({why}); renew it, or name its \
-                     authority with `ca`",
-                    self.config.label
-                ))));
+                return Err(RequestError::Other(tls::not_trusted(&self.config.label, &why)));
             }
             GrpcError::Refused { code, message } => (code, message),
         };
@@ -300,19 +296,19 @@ mod tests {
     use super::*;
     use crate::url::StoreUrl;
 
-    fn client(url: &str) -> Client {
-        Client::new(Config::from_url(StoreUrl::parse(url).unwrap()).unwrap(), Clock::system()).unwrap()
+    fn cluster(url: &str) -> Cluster {
+        Cluster::new(Config::from_url(StoreUrl::parse(url).unwrap()).unwrap(), Clock::system()).unwrap()
     }
 
     #[test]
     fn what_is_said_while_leaders_change_is_asked_again_and_may_have_been_done() {
-        let client = client("etcd://a,b");
+        let cluster = cluster("etcd://a,b");
         for message in ["raft proposal dropped", "not a primary lessor", "something new"] {
-            let repeat = client.can_repeat(GrpcError::Refused { code: 2, message: message.to_owned() });
+            let repeat = cluster.can_repeat(GrpcError::Refused { code: 2, message: message.to_owned() });
             assert!(matches!(repeat, Ok((_, true))), "{message}");
         }
         let refused = GrpcError::Refused { code: 3, message: "etcdserver: key is not provided".to_owned() };
-        let failed = client.can_repeat(refused).unwrap_err();
+        let failed = cluster.can_repeat(refused).unwrap_err();
         assert!(matches!(failed, RequestError::Other(Error::Backend { .. })));
     }
 }

@@ -12,7 +12,7 @@ type Member = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The members of one runtime. Their task runs as long as there are any.
 #[derive(Default)]
-pub(in crate::backends) struct Pool(Mutex<Joining>);
+pub(super) struct Pool(Mutex<Joining>);
 
 #[derive(Default)]
 struct Joining {
