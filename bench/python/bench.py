@@ -284,7 +284,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
     servers = Servers()
-    redis_url, redlock_url = servers.start("redis"), servers.start("nodes 5")
+    redis_url, redlock_url = servers.start("start redis"), servers.start("nodes 5")
     fencepost.init(redlock_url)
     print(f"Python {sys.version.split()[0]}, fencepost {fencepost.__version__}, {os.cpu_count()} cores")
     for name in chosen:
