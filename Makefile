@@ -55,6 +55,8 @@ build: ## Build the command line, optimised, as target/release/fencepost
 
 lint: python ## Check format, lints, types and documentation; warnings are errors
 	$(CARGO) fmt --all --check
+	@# A macro names the stores' modules, so `fmt` does not find them.
+	rustfmt --check --edition 2024 crates/fencepost/src/backends/*/mod.rs
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	@# Each feature alone.
 	for features in "" $$(sed -n 's/^all-stores = //p' crates/fencepost/Cargo.toml | tr -d '[],"') http tls; do \
