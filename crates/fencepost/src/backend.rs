@@ -404,18 +404,3 @@ pub trait Hold: Any + Debug + Send + Sync + 'static {
 pub fn runtime() -> Result<tokio::runtime::Handle> {
     crate::runtime::keeper::runtime()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_told_of_a_holder_has_had_an_answer() {
-        let seen = WaitObservation::default();
-        assert!(!seen.anything());
-        seen.obstacle(Some("no quorum".into()));
-        assert_eq!(seen.answers(), 0, "an obstacle is none");
-        seen.note(Holder::unknown(Name::new("a").unwrap()));
-        assert_eq!(seen.answers(), 1);
-    }
-}

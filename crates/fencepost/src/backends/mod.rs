@@ -11,6 +11,18 @@ use crate::url::StoreUrl;
 use crate::{DEFAULT_TTL, Error, Result};
 pub use common::parameter::Parameter;
 
+// A build without some of the stores leaves what they share unused.
+#[cfg_attr(
+    not(all(
+        feature = "etcd",
+        feature = "file",
+        feature = "postgres",
+        feature = "redlock",
+        feature = "tls",
+        feature = "zookeeper"
+    )),
+    allow(dead_code)
+)]
 mod common;
 
 /// What a store is, for help texts, documents and tools. [`stores`] lists those that are built in.

@@ -13,7 +13,6 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    #[allow(dead_code)] // for most stores
     pub(in crate::backends) const fn new(
         name: &'static str,
         default: &'static str,

@@ -51,6 +51,7 @@ pub(super) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<G
                 if holder.owner.is_some() || holder.note.is_some() || request.seen.holder().is_none() {
                     request.seen.note(holder);
                 }
+                request.seen.answered();
                 if let Some(granted) = acquire.news(again_in).await? {
                     return Ok(acquire.into_grant(granted));
                 }

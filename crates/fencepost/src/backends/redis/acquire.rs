@@ -127,6 +127,7 @@ impl<'a> Acquire<'a> {
                 Asked::Busy(busy) => busy,
             };
             self.request.seen.note(busy.holder.clone());
+            self.request.seen.answered();
             if let Some(token) = self.pushed(&busy).await {
                 return self.granted(token, busy.sent, true).map(Some);
             }

@@ -81,6 +81,7 @@ impl<S: Stream + 'static> MakeTlsConnect<S> for Login {
 
 pub(super) struct Connect {
     login: Login,
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
     host: String,
 }
 
