@@ -17,7 +17,7 @@ use super::quarantine;
 use super::quorum::majority;
 use super::renewal::Renewals;
 use super::request::late;
-use super::session::{GreetMode, Health, Session};
+use super::session::{GreetMode, Health, MOST_UNANSWERED, Session};
 use crate::backends::common::backoff::Backoff;
 use crate::backends::redis::driver::per_runtime::{PerRuntime, new_channel};
 use crate::backends::redis::keys::{self, KeySet};
@@ -65,7 +65,10 @@ pub(super) struct RuntimeSlot {
 #[derive(Debug)]
 enum NodeSession {
     Open(Arc<Session>),
-    Opening,
+    /// So many requests wait for it.
+    Opening {
+        waiting: usize,
+    },
     /// Without a back-off it has not failed yet.
     Down {
         why: Verdict,
@@ -176,13 +179,13 @@ impl Nodes {
                     (Some(open.clone()), Some(backoff))
                 }
             },
-            NodeSession::Opening => return Availability::Opening,
+            NodeSession::Opening { .. } => return Availability::Opening,
             NodeSession::Down { why, retry_at, .. } if now < *retry_at && !insist => {
                 return Availability::Down(why.clone());
             }
             NodeSession::Down { backoff, .. } => (None, backoff.clone()),
         };
-        *session = NodeSession::Opening;
+        *session = NodeSession::Opening { waiting: 0 };
         let (nodes, opening) = (self.clone(), slot.clone());
         slot.runtime.spawn(async move {
             // This calls whoever waits for replies of the old one, so no lock may be held.
@@ -223,7 +226,7 @@ impl Nodes {
             }
         };
         let mut current = lock(&slot.sessions[node.index]);
-        if matches!(*current, NodeSession::Opening) {
+        if matches!(*current, NodeSession::Opening { .. }) {
             *current = session;
         }
         drop(current);
@@ -314,12 +317,28 @@ impl RuntimeSlot {
         }
         (up, keeping_up)
     }
+
+    /// Whether one more request may wait for the session with a node. One that does not answer a greeting
+    /// would gather all that is asked meanwhile.
+    pub(super) fn may_wait(&self, node: usize) -> bool {
+        match &mut *lock(&self.sessions[node]) {
+            NodeSession::Opening { waiting } if *waiting < MOST_UNANSWERED => {
+                *waiting += 1;
+                true
+            }
+            NodeSession::Opening { .. } => false,
+            NodeSession::Open(_) | NodeSession::Down { .. } => true,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::backends::redis::driver::connection::Call;
+    use crate::backends::redis::driver::resp::Value;
+    use crate::backends::redlock::quorum::NodeSet;
+    use crate::backends::redlock::request::{Delivery, QuorumRequest};
     use crate::backends::redlock::session::Script;
     use crate::backends::redlock::session::tests::mute;
     use crate::url::StoreUrl;
@@ -327,6 +346,44 @@ mod tests {
     fn nodes() -> Arc<Nodes> {
         let config = Config::from_url(StoreUrl::parse("redlock://a,b,c").unwrap()).unwrap();
         Arc::new(Nodes::new(config, Clock::system(), GreetMode::MEET).unwrap())
+    }
+
+    /// Counts the nodes that it hears of, and sends nothing.
+    #[derive(Default)]
+    struct Counted(std::sync::atomic::AtomicUsize);
+
+    impl QuorumRequest for Counted {
+        fn script(&self) -> Script {
+            Script::Hold
+        }
+
+        fn send(&self, _: &Arc<Session>, _: Delivery) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn leaves_out_laggards(&self) -> bool {
+            true
+        }
+
+        fn on_reply(self: Arc<Self>, _: usize, _: Moment, _: Result<Value, Verdict>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_does_not_answer_a_greeting_gathers_few_requests() {
+        let nodes = nodes();
+        let slot = nodes.slot();
+        let open: Vec<_> = nodes.each.iter().take(2).map(mute).collect();
+        for (node, (session, _)) in open.iter().enumerate() {
+            *lock(&slot.sessions[node]) = NodeSession::Open(session.clone());
+        }
+        *lock(&slot.sessions[2]) = NodeSession::Opening { waiting: 0 };
+        let request = Arc::<Counted>::default();
+        for _ in 0..MOST_UNANSWERED + 10 {
+            nodes.ask(&slot, &request, NodeSet::all(3));
+        }
+        assert_eq!(request.0.load(std::sync::atomic::Ordering::Relaxed), 10);
     }
 
     #[tokio::test]

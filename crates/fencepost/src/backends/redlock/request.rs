@@ -73,22 +73,19 @@ impl Nodes {
         let (up, keeping_up) = slot.up();
         // Told after all others were asked: they may decide, and the others have their say in the error.
         let mut silent = Vec::new();
+        let leaves_out = request.leaves_out_laggards() && keeping_up >= needed;
         for node in nodes.iter() {
             let verdict = match self.session(slot, node, now, up < needed) {
-                Availability::Open(session)
-                    if request.leaves_out_laggards()
-                        && keeping_up >= needed
-                        && session.keeps_up() == Some(false) =>
-                {
-                    Verdict::Unreachable { why: "it has not answered many earlier requests".to_owned() }
-                }
-                Availability::Open(session) => {
+                Availability::Open(session) if !leaves_out || session.keeps_up() != Some(false) => {
                     self.send(request, &session);
                     continue;
                 }
-                Availability::Opening => {
+                Availability::Opening if !leaves_out || slot.may_wait(node) => {
                     self.send_when_open(slot, request, node);
                     continue;
+                }
+                Availability::Open(_) | Availability::Opening => {
+                    Verdict::Unreachable { why: "it has not answered many earlier requests".to_owned() }
                 }
                 Availability::Down(verdict) => verdict,
             };

@@ -41,7 +41,7 @@ const MOST_STEPS: usize = 64;
 
 /// A node with so many unanswered requests is left out until it has caught up, if the others are a majority.
 /// Callers go on as soon as a majority has replied, so nothing else would bound what gathers for a slow node.
-const MOST_UNANSWERED: usize = 1024;
+pub(super) const MOST_UNANSWERED: usize = 1024;
 
 /// What a greeting may settle on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
