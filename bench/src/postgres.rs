@@ -71,7 +71,7 @@ impl Bare {
         }
         let acquire = "SELECT * FROM fencepost.acquire(pg_backend_pid(), false, $1, 'bare', 'bare', 30000, \
         'host', 1, '', 'session', 'channel', \
-                       true, NULL, NULL, false)";
+                       true, NULL, NULL, false, false, true)";
         let release =
             "SELECT * FROM fencepost.release(pg_backend_pid(), false, $1, 'bare', true, false, NULL)";
         let acquire = client.prepare(acquire).await.expect("a statement");
