@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{fmt, io};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use fencepost::{FencingToken, Handle, Name, Wait, parse_duration};
 
 use crate::exit::{self, Failure, system};
@@ -16,8 +16,8 @@ use crate::exit::{self, Failure, system};
 #[command(name = "fencepost", version, max_term_width = 100, after_help = exit::HELP)]
 #[command(after_long_help = format!("\
 Examples:
-  fencepost run nightly -- ./backup.sh             one backup at a time on this machine
-  fencepost run --try --ttl 1m nightly -- ./job    or not at all if it runs already
+  fencepost run nightly ./backup.sh                one backup of yours at a time on this machine
+  fencepost run --try --ttl 1m nightly ./job       or not at all if it runs already
   FENCEPOST_STORE=redis://db fencepost list        who holds what on a Redis server
 
 {}", exit::HELP))]
@@ -28,12 +28,30 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// The line in a subcommand's help for the options that all of them have.
+const GLOBAL: &str = "Global options, see `fencepost --help`: --store, --store-file, --json, --verbose, --quiet";
+
+/// The command line. The help of a subcommand names the global options and does not repeat them.
+pub(crate) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    // Gives the global options to the subcommands.
+    command.build();
+    command.mut_subcommands(|subcommand| {
+        let hidden = subcommand.mut_args(|arg| {
+            let is_global = arg.is_global_set();
+            arg.hide(is_global)
+        });
+        let after = hidden.get_after_help().map(|after| format!("{after}\n\n")).unwrap_or_default();
+        hidden.after_help(format!("{after}{GLOBAL}"))
+    })
+}
+
 /// Where a URL comes from if none is given.
 const STORE: &str = "\
 Without it the URL is taken from the environment variable FENCEPOST_STORE, and without that it is `file:` \
 (files \
-in your state directory; excludes processes on this machine). Other users can read the arguments of a \
-process: \
+in your state directory; excludes your own processes on this machine). Other users can read the arguments of \
+a process: \
 give a URL with a password in FENCEPOST_STORE or by --store-file.";
 
 /// The URLs of all stores that processes can share.
@@ -84,6 +102,7 @@ pub(crate) enum Command {
     List(List),
     Show(Show),
     ForceRelease(ForceRelease),
+    Check(Check),
     Init(Init),
     Bench(Bench),
     /// One of several processes of a bench
@@ -108,6 +127,9 @@ pub(crate) enum Command {
 /// forwarded. The command sees FENCEPOST_NAME, FENCEPOST_TOKEN and FENCEPOST_OWNER: pass the token with every
 /// write to what the lock protects.
 ///
+/// A command that asks for a lock that it runs under, itself or by a program that it starts, is told so at
+/// once (75) instead of waiting for itself.
+///
 /// If the lock is lost, or this process is killed or stalls, a guardian process ends the command's process
 /// group: TERM, then KILL after the grace. Where locks are leases (Redis) it does so before the lease can
 /// end: TERM at the shorter of the grace and a quarter of the ttl before the end, KILL shortly before the
@@ -118,8 +140,8 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = format!("\
 Examples:
-  fencepost run nightly -- ./backup.sh
-  fencepost run --try --note \"$USER deploys\" deploy -- make deploy
+  fencepost run nightly ./backup.sh
+  fencepost run --try --note \"$USER deploys\" deploy make deploy
   fencepost run report -- sh -c 'echo writing with token $FENCEPOST_TOKEN'
 
 {}", exit::HELP))]
@@ -134,7 +156,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", default_value = "5s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
 
-    /// End the command when it has held the lock for this long
+    /// End the command when it has held the lock for this long: TERM then, KILL after the grace
+    ///
+    /// The lock is renewed until the command is gone.
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -142,8 +166,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", default_value_t = exit::BUSY)]
     pub(crate) busy_code: u8,
 
-    /// The command and its arguments
-    #[arg(value_name = "CMD", required = true, last = true)]
+    /// The command and its arguments. A `--` in front of it is needed only if it starts with `-`
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -238,12 +262,14 @@ impl fmt::Debug for HandleArgument {
 }
 
 /// Make a lock from `acquire` end one ttl from now
+///
+/// It never makes a lock end sooner.
 #[derive(Debug, Args)]
 pub(crate) struct Extend {
     /// What `acquire` printed, or `-` to read it from stdin: other users can read the arguments of a process
     pub(crate) handle: HandleArgument,
 
-    /// How long from now [default: the store's `ttl` parameter, else 30s]
+    /// How long from now [default: the ttl that it was acquired with]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
 }
@@ -261,9 +287,32 @@ pub(crate) struct List {
     /// Only names that start with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+
+    /// By name, by age (longest held first) or by what is left of the lease (shortest first)
+    #[arg(long, value_enum, default_value_t = Sort::Name)]
+    pub(crate) sort: Sort,
+
+    /// Print only how many there are
+    #[arg(long)]
+    pub(crate) count: bool,
+
+    /// Print the list anew every so often until Ctrl-C: on a terminal in place, else only what has changed
+    #[arg(long, value_name = "DUR", num_args = 0..=1, default_missing_value = "1s", require_equals = true)]
+    #[arg(value_parser = parse_duration)]
+    pub(crate) watch: Option<Duration>,
 }
 
-/// Show who holds a lock
+/// An order of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    Name,
+    Age,
+    Left,
+}
+
+/// Show who holds a lock, and who waits for it
+///
+/// Exits with 0 if it is held and with 1 if it is free.
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     #[command(flatten)]
@@ -299,7 +348,23 @@ pub(crate) struct ForceRelease {
     pub(crate) token: Option<FencingToken>,
 }
 
+/// Find out whether the store grants locks now
+///
+/// Connects, acquires a lock, releases it, and says how long that took. A store that is out of reach, full,
+/// read-only or without a majority fails (69), and so does one that refuses this user (64).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  fencepost check --store redis://db && echo ready")]
+pub(crate) struct Check {
+    /// The lock to try, for users who may have only some
+    #[arg(value_name = "NAME", value_parser = Name::new, default_value = "fencepost:check")]
+    pub(crate) name: Name,
+}
+
 /// Declare a new deployment, where a store needs that
+///
+/// For files it makes the directory, and for `mode=shared` one that all users of the machine may use.
 ///
 /// On PostgreSQL it makes the schema with the tables and functions, for which the user of the URL needs the
 /// right; programs then need rights on these only.
@@ -313,6 +378,7 @@ pub(crate) struct ForceRelease {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  fencepost init --store 'file:///var/lock/app?mode=shared'
   fencepost init --store postgres://admin@host/database
   fencepost init --store redlock://a,b,c,d,e
   fencepost init --store redlock://a,b,c,d,f --reconfigure      f takes the place of e")]
@@ -451,18 +517,35 @@ fn parse_token(text: &str) -> Result<FencingToken, String> {
 fn parse_wait(text: &str) -> fencepost::Result<Wait> {
     match text {
         "forever" => Ok(Wait::Forever),
-        text => parse_duration(text).map(Wait::from),
+        text => parse_duration(text)
+            .map(Wait::from)
+            .map_err(|error| fencepost::Error::invalid(format!("{error}, or `forever`"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::FromArgMatches as _;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_the_top_explains_the_global_options() {
+        let mut command = command();
+        let top = command.render_long_help().to_string();
+        for option in Global::augment_args(clap::Command::new("")).get_arguments() {
+            let flag = format!("--{}", option.get_long().unwrap());
+            assert!(GLOBAL.contains(&flag) && top.contains(&flag), "{flag}");
+        }
+        let show = command.find_subcommand_mut("show").unwrap().render_long_help().to_string();
+        assert!(show.contains(GLOBAL) && show.matches("--store").count() == 2, "{show}");
+        let given = ["fencepost", "show", "job", "--store", "file:x"];
+        let matches = super::command().try_get_matches_from(given).unwrap();
+        assert_eq!(Cli::from_arg_matches(&matches).unwrap().global.store.unwrap(), "file:x");
     }
 
     #[test]

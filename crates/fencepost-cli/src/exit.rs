@@ -6,6 +6,10 @@ use std::io;
 use fencepost::{Error, Holder, Name, NodeReport, Verdict};
 use serde::Serialize;
 
+use crate::output::one_line;
+
+/// `show` found that the lock is free.
+pub(crate) const FREE: u8 = 1;
 /// The user did not agree.
 pub(crate) const DECLINED: u8 = 1;
 /// `list` could not read every lock.
@@ -35,7 +39,8 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const HELP: &str = "\
 Exit codes:
   the command's own under `run` (128 + N if signal N killed it; 126, 127 as in a shell)
-  1   `list` could not read every lock; `force-release` was not agreed to; `torture` found a violation
+  1   `show`: the lock is free; `list` could not read every lock; `force-release` was not agreed to;
+      `torture` found a violation
   2   `torture` found none, but saw too little to say anything
   64  wrong usage or configuration
   69  the store is out of reach, or answered with an error
@@ -53,7 +58,9 @@ pub(crate) enum Failure {
     /// An argument is wrong.
     Usage(String),
     /// The lock went away under a running command, which was ended.
-    Ended { name: Name, message: String },
+    Ended { name: Name, message: String, cause: &'static str },
+    /// The lock is held by a `run` that this process runs under.
+    Nested { holder: Box<Holder>, code: u8 },
     /// The command could not be started.
     CannotRun { command: OsString, error: io::Error },
     /// A signal ended the waiting.
@@ -83,6 +90,9 @@ pub(crate) struct Report<'a> {
     pub(crate) message: String,
     pub(crate) name: Option<&'a str>,
     pub(crate) holder: Option<&'a Holder>,
+    /// Of a loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<&'static str>,
 }
 
 impl Failure {
@@ -95,7 +105,7 @@ impl Failure {
                 Error::Invalid { .. } | Error::Config { .. } | Error::Unsupported { .. } => USAGE,
                 _ => UNAVAILABLE,
             },
-            Self::Busy(_, code) => *code,
+            Self::Busy(_, code) | Self::Nested { code, .. } => *code,
             Self::Usage(_) => USAGE,
             Self::Ended { .. } => LOST,
             Self::CannotRun { error, .. } if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
@@ -115,12 +125,21 @@ impl Failure {
             Self::Lock(error) | Self::Busy(error, _) => (kind(error), error.to_string()),
             Self::Usage(message) => ("usage", message.clone()),
             Self::Ended { message, .. } => ("lost", message.clone()),
+            Self::Nested { holder, .. } => {
+                let name = one_line(holder.name.as_str());
+                let message = format!(
+                    "lock `{name}` is held by the `fencepost run` that this runs under ({holder}): \
+                     waiting for it would never end"
+                );
+                ("busy", message)
+            }
             Self::CannotRun { command, error } => {
                 ("cannot-run", format!("cannot run `{}`: {error}", command.to_string_lossy().escape_debug()))
             }
             Self::System { doing, error } => ("system", format!("{doing} failed: {error}")),
         };
-        Some(Report { error, message, name: self.name().map(Name::as_str), holder: self.holder() })
+        let (name, holder) = (self.name().map(Name::as_str), self.holder());
+        Some(Report { error, message, name, holder, cause: self.cause() })
     }
 
     /// What the user can do about it.
@@ -129,6 +148,7 @@ impl Failure {
             Self::Lock(error) | Self::Busy(error, _) => error,
             Self::Usage(_) => return Some("see `fencepost --help`".to_owned()),
             Self::Ended { name, .. } => return Some(who_has(name)),
+            Self::Nested { .. } => return Some("take the lock once, in the outermost command".to_owned()),
             _ => return None,
         };
         Some(match error {
@@ -154,6 +174,15 @@ impl Failure {
     fn holder(&self) -> Option<&Holder> {
         match self {
             Self::Lock(error) | Self::Busy(error, _) => error.holder(),
+            Self::Nested { holder, .. } => Some(holder),
+            _ => None,
+        }
+    }
+
+    fn cause(&self) -> Option<&'static str> {
+        match self {
+            Self::Ended { cause, .. } => Some(cause),
+            Self::Lock(Error::Lost { why, .. }) => Some(why.as_str()),
             _ => None,
         }
     }
@@ -161,6 +190,7 @@ impl Failure {
     fn name(&self) -> Option<&Name> {
         match self {
             Self::Ended { name, .. } => Some(name),
+            Self::Nested { holder, .. } => Some(&holder.name),
             Self::Lock(error) | Self::Busy(error, _) => match error {
                 Error::Busy { name, .. }
                 | Error::Timeout { name, .. }

@@ -18,14 +18,15 @@ mod waiting;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 
 use args::Cli;
 use exit::Failure;
 use output::Console;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let matches = args::command().try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use fencepost::{Holder, NodeView, format_duration, is_unfit};
+use fencepost::{Holder, Name, NodeView, format_duration, is_unfit};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::args::Global;
 use crate::exit::{Failure, system};
@@ -45,6 +46,23 @@ impl Console {
         if self.is_chatty() {
             let _ = writeln!(io::stderr(), "fencepost: {}", one_line(text));
         }
+    }
+
+    /// Says for how long a lock has been waited for.
+    pub(crate) fn waiting(&self, name: &Name, waited: Duration, holder: Option<&Holder>, text: &str) {
+        if !self.json || self.quiet {
+            return self.note(text);
+        }
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let json =
+            json!({ "waiting": name.as_str(), "waited_ms": waited_ms, "holder": holder, "message": text });
+        let _ = to_json(&json).map(|json| writeln!(io::stderr(), "{json}"));
+    }
+
+    /// Clears the terminal for a list that is printed anew.
+    pub(crate) fn clear(&self) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(b"\x1b[H\x1b[2J").map_err(system("writing to stdout"))
     }
 
     /// Whether people may read along.
@@ -105,6 +123,9 @@ pub(crate) fn to_json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(out)
 }
 
+/// A cell that is longer moves its row, not all rows.
+const WIDEST_CELL: usize = 40;
+
 /// Holders as a table.
 pub(crate) fn table(holders: &[Holder]) -> String {
     if holders.is_empty() {
@@ -115,7 +136,7 @@ pub(crate) fn table(holders: &[Holder]) -> String {
     let mut widths = [0; 7];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.chars().count().min(WIDEST_CELL));
         }
     }
     let mut out = String::new();
@@ -205,11 +226,19 @@ impl LiveLine {
     pub(crate) fn write(&mut self, text: &str) {
         let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
         let width = size.ok().map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
-        let room = usize::from(width) - 1;
-        let text: String = one_line(text).chars().take(room).collect();
+        let text = fitted(&one_line(text), usize::from(width) - 1);
         let _ = write!(io::stderr(), "\r\x1b[K{text}");
         self.written = true;
     }
+}
+
+/// A text that is cut where it does not fit, and says so.
+fn fitted(text: &str, room: usize) -> String {
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(room.saturating_sub(1));
+    kept.chain(['…']).collect()
 }
 
 impl Drop for LiveLine {
@@ -252,6 +281,13 @@ mod tests {
         assert!(!json.contains(is_unfit) && json.contains("ä🦀"), "{json:?}");
         assert!(json.contains(r"\u009b") && json.contains(r"\udb40\udc41"), "{json}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
+    }
+
+    #[test]
+    fn a_line_that_does_not_fit_says_so() {
+        assert_eq!(fitted("four", 4), "four");
+        assert_eq!(fitted("fives", 4), "fiv…");
+        assert_eq!(fitted("fives", 0), "…");
     }
 
     #[test]

@@ -10,6 +10,18 @@ const DEFAULT: &str = "file:";
 
 /// The store's URL. It may hold a password: never print it.
 pub(crate) fn url(global: &Global) -> Result<String, Failure> {
+    let url = given(global)?;
+    if url.starts_with("memory:") {
+        return Err(Failure::Usage(
+            "the locks of `memory:` are within one process, so they would exclude nobody; name a store that \
+             processes share, such as `file:` (the default)"
+                .to_owned(),
+        ));
+    }
+    Ok(url)
+}
+
+fn given(global: &Global) -> Result<String, Failure> {
     if let Some(url) = &global.store {
         return Ok(url.clone());
     }

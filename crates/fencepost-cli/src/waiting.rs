@@ -3,15 +3,47 @@
 
 use std::time::Duration;
 
-use fencepost::{Guard, Lock, Locks, Name, format_duration};
-use tokio::time::{Instant, sleep};
+use fencepost::{Guard, Holder, Lock, Locks, Name, Owner, format_duration};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::output::{Console, LiveLine, shown};
 use crate::signals::{self, Incoming};
 
-/// How long a wait has to last before it is worth a line in a log.
-const WORTH_A_LINE: Duration = Duration::from_secs(2);
+/// When a wait is worth a line in a log, in seconds; after that, every so often.
+const WORTH_A_LINE: [u64; 4] = [2, 10, 60, 300];
+const EVERY: Duration = Duration::from_secs(15 * 60);
+
+/// Whose commands this process runs under: the owners of their locks, with spaces.
+pub(crate) const OUTER: &str = "FENCEPOST_OUTER";
+
+fn outer() -> String {
+    std::env::var(OUTER).unwrap_or_default()
+}
+
+/// What [`OUTER`] is for a command that runs under one more lock.
+pub(crate) fn outer_and(owner: Owner) -> String {
+    format!("{} {owner}", outer()).trim_start().to_owned()
+}
+
+/// Refuses to wait for a lock that is held for us.
+async fn refuse_nested(name: &Name, locks: &Locks) -> Result<(), Failure> {
+    let outer = outer();
+    if outer.is_empty() {
+        return Ok(());
+    }
+    match locks.show(name.as_str()).await? {
+        Some(holder) if holder.owner.is_some_and(|owner| is_among(&outer, owner)) => {
+            Err(Failure::Nested { holder: holder.into(), code: exit::BUSY })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_among(owners: &str, owner: Owner) -> bool {
+    let owner = owner.to_string();
+    owners.split(' ').any(|outer| outer == owner)
+}
 
 /// Acquires a lock; a signal ends the waiting.
 pub(crate) async fn acquire(
@@ -21,9 +53,13 @@ pub(crate) async fn acquire(
     console: Console,
     signals: &Incoming,
 ) -> Result<Guard, Failure> {
+    let acquired = async {
+        refuse_nested(name, locks).await?;
+        Ok(lock.acquire().await?)
+    };
     tokio::select! {
         biased;
-        guard = lock.acquire() => Ok(guard?),
+        guard = acquired => guard,
         signal = ending(signals) => Err(Failure::Interrupted(signal)),
         () = tell(name, locks, console) => unreachable!("telling goes on until the wait is over"),
     }
@@ -44,30 +80,56 @@ pub(crate) async fn ending(signals: &Incoming) -> i32 {
     }
 }
 
-/// Tells who holds the lock, until dropped: on a terminal on one line that updates, else in one line once.
+/// Tells who holds the lock, until dropped: on a terminal on one line that updates, else in a line now and
+/// then.
 async fn tell(name: &Name, locks: &Locks, console: Console) {
     let started = Instant::now();
     if console.has_live_line() {
         let mut line = LiveLine::new();
         loop {
             sleep(Duration::from_secs(1)).await;
-            line.write(&text(name, locks, started).await);
+            let (_, why) = reason(name, locks).await;
+            line.write(&format!("waiting {}: {why}; lock `{}`", waited(started), shown(name.as_str())));
         }
     }
-    sleep(WORTH_A_LINE).await;
-    console.note(&text(name, locks, started).await);
-    std::future::pending().await
+    let first = WORTH_A_LINE.into_iter().map(Duration::from_secs);
+    let later = (1..).map(|times| EVERY * times);
+    for at in first.chain(later) {
+        sleep_until(started + at).await;
+        let (holder, why) = reason(name, locks).await;
+        let text = format!("waiting for lock `{}`, {} so far; {why}", shown(name.as_str()), waited(started));
+        console.waiting(name, started.elapsed(), holder.as_ref(), &text);
+    }
 }
 
-async fn text(name: &Name, locks: &Locks, started: Instant) -> String {
-    let waiting = format!("waiting for lock `{}`", shown(name.as_str()));
-    let waited = format_duration(Duration::from_secs(started.elapsed().as_secs()));
+fn waited(started: Instant) -> String {
+    format_duration(Duration::from_secs(started.elapsed().as_secs()))
+}
+
+/// Why a lock is not had yet.
+async fn reason(name: &Name, locks: &Locks) -> (Option<Holder>, String) {
     match locks.show(name.as_str()).await {
-        Ok(Some(holder)) => format!("{waiting}, {waited} so far; held by {holder}"),
-        Ok(None) => match locks.check().await {
-            Ok(()) => format!("{waiting}, {waited} so far"),
-            Err(error) => format!("{waiting}, {waited} so far; {error}"),
-        },
-        Err(error) => format!("{waiting}, {waited} so far; {error}"),
+        Ok(Some(holder)) => {
+            let why = format!("held by {holder}");
+            (Some(holder), why)
+        }
+        Ok(None) => (
+            None,
+            locks.check().await.map_or_else(|error| error.to_string(), |()| "nobody has it just now".into()),
+        ),
+        Err(error) => (None, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outer_lock_is_known_by_its_owner() {
+        let [ours, other] = ["0190a0a0-0000-7000-8000-000000000001", "0190a0a0-0000-7000-8000-000000000002"]
+            .map(|owner| owner.parse::<Owner>().unwrap());
+        assert!(is_among(&format!("{other} {ours}"), ours));
+        assert!(!is_among(&other.to_string(), ours) && !is_among("", ours));
     }
 }

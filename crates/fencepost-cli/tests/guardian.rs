@@ -199,10 +199,31 @@ fn a_signal_that_came_before_the_command_was_started_ends_the_waiting() {
 fn a_command_that_outstays_its_time_is_ended() {
     for store in [Store::file(), Store::redis()] {
         let words = ["run", "--max-hold", "4s", "--grace", "1s", "job", "--", "sh", "-c", STUBBORN];
-        assert_fails(&store.output(&words), 70, &["lock `job`", "max_hold", "the command was ended"]);
+        assert_fails(&store.output(&words), 70, &["lock `job`", "--max-hold of 4s", "the command was ended"]);
         assert!(!is_alive(store.pid("child")));
         store.succeed(&["run", "--wait", "10s", "job", "--", "true"]);
     }
+}
+
+/// By renewals: the grace is longer than the lease.
+#[test]
+fn a_command_that_outstayed_its_time_has_its_grace_under_the_lock() {
+    for store in [Store::file(), Store::redis()] {
+        let us = env!("CARGO_BIN_EXE_fencepost");
+        let script = format!("trap 'sleep 3; {us} show job > then; exit 0' TERM; while :; do sleep 0.01; done");
+        let words = ["run", "--ttl", "1s", "--max-hold", "1s", "--grace", "30s", "job", "sh", "-c", &script];
+        let output = store.output(&words);
+        assert_fails(&output, 70, &["--max-hold of 1s"]);
+        let (token, then) = (store.line("then"), std::fs::read_to_string(store.path("then")).unwrap());
+        assert!(token.starts_with("name     job"), "{then}");
+        assert!(then.contains("token"), "{then}");
+    }
+}
+
+#[test]
+fn a_time_of_nothing_is_refused() {
+    let store = Store::file();
+    assert_fails(&store.output(&["run", "--max-hold", "0s", "job", "true"]), 64, &["longer than zero"]);
 }
 
 #[test]

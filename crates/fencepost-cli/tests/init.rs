@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use common::{Store, assert_fails, text};
 use fencepost_testkit::eventually;
 use fencepost_testkit::redis::Nodes;
@@ -23,6 +25,28 @@ fn a_new_deployment_votes_at_once_and_runs_commands() {
     let (first, second) = (token(), token());
     assert!(first < second, "{first} {second}");
     assert_eq!(store.json(&["--json", "init"])["nodes"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_directory_for_all_users_is_made_as_the_error_says() {
+    let files = Store::file();
+    let path = files.path("shared");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+    let url = format!("file:{}?mode=shared&ttl=5s", path.display());
+    let store = Store::at(url);
+    let missing = store.output(&["run", "job", "true"]);
+    let remedy = format!("fencepost init --store 'file:{}?mode=shared'", path.display());
+    assert_fails(&missing, 64, &[&remedy]);
+    for said in ["was made", "is there already"] {
+        assert!(store.succeed(&["init"]).contains(said), "{said}");
+        assert_eq!(mode(&path) & 0o7777, 0o1777);
+    }
+    store.succeed(&["run", "job", "true"]);
+    assert_eq!(mode(&path.join("job.lock")) & 0o777, 0o666);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_fails(&store.output(&["init"]), 64, &["only its owner may write", "chmod 1777"]);
+    assert_eq!(mode(&path) & 0o7777, 0o755, "nothing was changed");
+    assert_fails(&store.output(&["init", "--reconfigure"]), 64, &["no configuration of its own"]);
 }
 
 #[test]
@@ -76,9 +100,10 @@ fn waiting_says_which_nodes_do_not_vote_and_why() {
 
 #[test]
 fn a_store_that_needs_no_init_says_so() {
-    let store = Store::file();
+    let store = Store::redis();
     assert!(store.succeed(&["init"]).contains("needs no init"));
     assert_fails(&store.output(&["init", "--reconfigure"]), 64, &["not supported"]);
+    assert!(Store::file().succeed(&["init"]).contains("for locks of this user alone"));
     let two = Store::at("redlock://a,b".to_owned());
     assert_fails(&two.output(&["init"]), 64, &["at least 3", "redis://"]);
 }

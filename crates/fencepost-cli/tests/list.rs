@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{Store, text};
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use common::{Running, Store, text};
 
 #[test]
 fn every_holder_is_listed_by_name() {
@@ -28,6 +31,61 @@ fn every_holder_is_listed_by_name() {
         assert_eq!(names, ["order:1", "order:2"]);
         assert!(some[0]["token"].is_u64() && some[0]["host"].is_string() && some[0]["age_ms"].is_u64());
     }
+}
+
+#[test]
+fn a_list_is_counted_sorted_and_narrowed_as_told() {
+    let store = Store::redis();
+    let output = store.output(&["list", "order:"]);
+    assert!(text(&output.stderr).contains("whose name starts with `order:`"), "{output:?}");
+    for (name, ttl) in [("a", "2h"), ("b", "3h"), ("c", "1h")] {
+        store.succeed(&["acquire", "--ttl", ttl, name]);
+    }
+    let names = |sort: &str| {
+        let listed = store.json(&["--json", "list", "--sort", sort]);
+        let names = listed.as_array().unwrap().iter().map(|holder| holder["name"].as_str().unwrap());
+        names.collect::<String>()
+    };
+    assert_eq!((names("name"), names("left")), ("abc".to_owned(), "cab".to_owned()));
+    // Acquired one after the other, by one clock.
+    assert_eq!(names("age"), "abc");
+    assert_eq!(store.succeed(&["list", "--count"]), "3\n");
+    assert_eq!(store.json(&["--json", "list", "--count", "c"]), serde_json::json!({ "count": 1 }));
+}
+
+#[test]
+fn a_list_that_is_watched_shows_what_changes() {
+    let store = Store::file();
+    store.succeed(&["acquire", "--ttl", "1h", "first"]);
+    let mut command = store.fencepost(&["--json", "list", "--watch=100ms"]);
+    let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let _watching = Running::of(child);
+    let mut names = || {
+        let listed: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        listed.as_array().unwrap().iter().map(|holder| holder["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let seen: Vec<String> = names();
+    assert_eq!(seen, ["first"]);
+    let handle = store.succeed(&["acquire", "--ttl", "1h", "second"]);
+    let seen: Vec<String> = names();
+    assert_eq!(seen, ["first", "second"]);
+    store.succeed(&["release", handle.trim()]);
+    let seen: Vec<String> = names();
+    assert_eq!(seen, ["first"], "nothing was printed meanwhile");
+}
+
+#[test]
+fn a_long_name_moves_its_own_row_only() {
+    let store = Store::file();
+    let long = "n".repeat(150);
+    for name in ["short", &long] {
+        store.succeed(&["acquire", "--ttl", "1h", name]);
+    }
+    let table = store.succeed(&["list"]);
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[1].starts_with(&long), "{table}");
+    assert!(lines[2].starts_with("short") && lines[2].len() < 120, "{table}");
 }
 
 /// Of a program that writes JSON to a terminal, or a log that somebody reads there.

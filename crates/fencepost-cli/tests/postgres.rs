@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Store, assert_fails};
+use std::os::unix::fs::PermissionsExt as _;
+
+use common::{Store, assert_fails, code};
 use fencepost_testkit::postgres::Server;
 
 fn store() -> (Store, String) {
@@ -22,13 +24,41 @@ fn init_makes_the_schema_once() {
 }
 
 #[test]
+fn a_password_is_found_where_psql_finds_it() {
+    let server = Server::shared();
+    let database = server.create_database();
+    Store::at(server.url(&database)).succeed(&["init"]);
+    let user = format!("user_{database}");
+    server.psql(&database, &format!("CREATE ROLE {user} LOGIN SUPERUSER PASSWORD 'a:b'"));
+    let addr = server.addr();
+    let store = Store::at(format!("postgres://{user}@{addr}/{database}"));
+    let check = |variable: &str, value: &str| {
+        let mut command = store.fencepost(&["check"]);
+        command.env_remove("PGPASSWORD").env("HOME", store.path("")).env(variable, value);
+        command.output().unwrap()
+    };
+    assert_fails(&check("PGPASSFILE", "/nowhere"), 64, &["password"]);
+    assert_eq!(code(&check("PGPASSWORD", "a:b")), 0);
+    let file = store.path(".pgpass");
+    std::fs::write(&file, format!("*:*:*:{user}:a\\:b\n")).unwrap();
+    for (mode, expected) in [(0o600, 0), (0o644, 64)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        for (variable, value) in [("PGPASSFILE", file.to_str().unwrap()), ("PGPASSFILE", "")] {
+            let output = check(variable, value);
+            assert_eq!(code(&output), expected, "{mode:o} {value}: {output:?}");
+        }
+    }
+    assert_fails(&check("PGPASSFILE", ""), 64, &["chmod 600"]);
+}
+
+#[test]
 fn list_and_show_say_who_holds_what() {
     let (store, _) = store();
     let _running = store.hold("job:1", &["--note", "nightly"]);
     assert!(store.succeed(&["list", "job:"]).contains("nightly"));
     let shown = store.json(&["--json", "show", "job:1"]);
     assert_eq!(shown["holder"]["note"], "nightly");
-    assert!(store.succeed(&["show", "job:2"]).contains("is free"));
+    assert_fails(&store.output(&["show", "job:2"]), 1, &[]);
     assert_fails(&store.output(&["run", "--try", "job:1", "--", "true"]), 75, &["nightly"]);
 }
 

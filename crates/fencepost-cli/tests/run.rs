@@ -45,6 +45,53 @@ fn the_command_sees_name_owner_and_a_token_that_grows() {
 }
 
 #[test]
+fn a_command_needs_no_dashes_and_keeps_its_own() {
+    let store = Store::file();
+    assert_eq!(store.succeed(&["run", "job", "echo", "-n", "--", "--try"]), "-- --try");
+    assert_eq!(store.succeed(&["run", "job", "--try", "--", "echo", "a", "--", "b"]), "a -- b\n");
+    assert_fails(&store.output(&["run", "job", "-x", "echo"]), 64, &["-x"]);
+}
+
+#[test]
+fn a_lock_that_a_command_runs_under_is_not_waited_for() {
+    for store in [Store::file(), Store::redis()] {
+        let us = env!("CARGO_BIN_EXE_fencepost");
+        let words = ["run", "a", us, "run", "b", us, "run", "a", "true"];
+        assert_fails(&store.output(&words), 75, &["lock `a` is held by the `fencepost run` that this runs"]);
+        let words = ["run", "a", us, "run", "--busy-code", "3", "a", "true"];
+        assert_eq!(code(&store.output(&words)), 3);
+        assert_eq!(code(&store.output(&["run", "a", us, "acquire", "a"])), 75);
+        // Given back, it is as good as any other.
+        let script = format!("(unset FENCEPOST_OUTER; {us} run --try a true) || {us} run b {us} run c true");
+        store.succeed(&["run", "a", "sh", "-c", &script]);
+    }
+}
+
+#[test]
+fn locks_within_one_process_are_refused() {
+    let store = Store::at("memory:".to_owned());
+    for words in [&["run", "job", "true"][..], &["acquire", "job"], &["list"]] {
+        assert_fails(&store.output(words), 64, &["would exclude nobody"]);
+    }
+}
+
+#[test]
+fn waiting_is_told_as_json_too() {
+    let store = Store::file();
+    let holder = store.hold("job", &[]);
+    let output = store.output(&["--json", "run", "--wait", "4s", "job", "true"]);
+    let stderr = text(&output.stderr);
+    let said: Vec<serde_json::Value> =
+        stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(said[0]["waiting"], "job", "{stderr}");
+    assert_eq!(said[0]["holder"]["pid"], holder.pid().as_raw_nonzero().get(), "{stderr}");
+    assert!(said[0]["waited_ms"].as_u64() >= Some(2_000), "{stderr}");
+    assert_eq!(said.last().unwrap()["error"], "timeout", "{stderr}");
+    let quiet = store.output(&["--json", "--quiet", "run", "--wait", "3s", "job", "true"]);
+    assert_eq!(text(&quiet.stderr).lines().count(), 1, "{quiet:?}");
+}
+
+#[test]
 fn stdin_and_stdout_are_passed_through() {
     let store = Store::file();
     let mut command = store.fencepost(&["run", "job", "--", "cat"]);
@@ -193,7 +240,7 @@ fn wrong_usage_is_64_and_says_what_is_wrong() {
     let store = Store::file();
     for (words, expected) in [
         (&["run"][..], "<NAME>"),
-        (&["run", "job", "true"][..], "unexpected argument"),
+        (&["run", "job"][..], "<CMD>..."),
         (&["run", "job", "--ttl", "5", "--", "true"][..], "not a duration"),
         (&["run", "job", "--ttl", "1ms", "--", "true"][..], "a ttl lies between"),
         (&["run", "", "--", "true"][..], "must not be empty"),

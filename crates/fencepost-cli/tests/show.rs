@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Store;
+use common::{Store, code, text};
 
 #[test]
 fn a_holder_is_shown_with_all_that_is_known() {
@@ -21,7 +21,8 @@ fn a_holder_is_shown_with_all_that_is_known() {
 #[test]
 fn a_free_lock_is_free() {
     for store in [Store::file(), Store::redis()] {
-        assert_eq!(store.succeed(&["show", "job"]), "lock `job` is free\n");
+        let output = store.output(&["show", "job"]);
+        assert_eq!((code(&output), &*text(&output.stdout)), (1, "lock `job` is free\n"));
         assert_eq!(
             store.json(&["--json", "show", "job"]),
             serde_json::json!({ "name": "job", "holder": null })

@@ -287,6 +287,20 @@ impl Loss {
     pub fn force_released(reason: impl Into<String>) -> Self {
         Self::ForceReleased { reason: reason.into() }
     }
+
+    /// The cause as one word for programs and logs, such as `force_released`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Taken => "taken",
+            Self::ForceReleased { .. } => "force_released",
+            Self::SessionEnded => "session_ended",
+            Self::Unreachable => "unreachable",
+            Self::Paused => "paused",
+            Self::MaxHold => "max_hold",
+            Self::Forked => "forked",
+        }
+    }
 }
 
 impl fmt::Display for Loss {

@@ -47,7 +47,7 @@ impl Guard {
     /// this guard, and take it away by attaching.
     #[cfg(feature = "unstable-backend")]
     pub fn handle(&self) -> Handle {
-        Handle::new(self.name().clone(), self.held.identity, self.token())
+        Handle::new(self.name().clone(), self.held.identity, self.token(), self.held.ttl)
     }
 
     /// Time until the lease would end without renewal; zero when lost, `None` if it has no end.
@@ -180,7 +180,7 @@ impl Guard {
             Renewal::Lost(why) => Err(Error::lost(self.name(), self.state().loss().unwrap_or(why))),
             Renewal::Renewed { .. } => {
                 self.done = true;
-                Ok(Handle::new(self.name().clone(), self.held.identity, self.token()))
+                Ok(Handle::new(self.name().clone(), self.held.identity, self.token(), self.held.ttl))
             }
         }
     }

@@ -3,9 +3,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::options::check_ttl;
 use crate::owner::Identity;
 use crate::secret::HandleSecret;
 use crate::{Error, FencingToken, Name, Owner, Result};
@@ -13,7 +15,7 @@ use crate::{Error, FencingToken, Name, Owner, Result};
 /// A detached lock: what [`Guard::detach`](crate::Guard::detach) returns and
 /// [`Locks::attach`](crate::Locks::attach) takes. Nobody renews a detached lock; it ends when its ttl does.
 ///
-/// Its text form is `TOKEN.SECRET.NAME`, with characters that a shell or a log would trip over
+/// Its text form is `TOKEN.SECRET-TTL.NAME`, the ttl in milliseconds, with characters that a shell or a log would trip over
 /// percent-encoded. Whoever has it can extend and release the lock: treat it like a key. The store does not
 /// have the secret, so whoever can only read the store cannot make a handle.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,11 +24,13 @@ pub struct Handle {
     name: Name,
     identity: Identity,
     token: FencingToken,
+    /// `None` if an earlier version wrote the handle.
+    ttl: Option<Duration>,
 }
 
 impl Handle {
-    pub(crate) fn new(name: Name, identity: Identity, token: FencingToken) -> Self {
-        Self { name, identity, token }
+    pub(crate) fn new(name: Name, identity: Identity, token: FencingToken, ttl: Duration) -> Self {
+        Self { name, identity, token, ttl: Some(ttl) }
     }
 
     /// The lock's name.
@@ -43,6 +47,12 @@ impl Handle {
     pub fn token(&self) -> FencingToken {
         self.token
     }
+
+    /// The ttl that the lock was acquired with, which whoever goes on with it takes unless told otherwise;
+    /// `None` in a handle of an earlier version.
+    pub fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
 }
 
 impl fmt::Display for Handle {
@@ -52,6 +62,9 @@ impl fmt::Display for Handle {
             Some(secret) => f.write_str(&secret.digits())?,
             None => write!(f, "{}", self.owner())?,
         }
+        if let Some(ttl) = self.ttl {
+            write!(f, "-{}", ttl.as_millis())?;
+        }
         write!(f, ".{}", crate::text::encode(self.name.as_str(), b":/@+,="))
     }
 }
@@ -59,7 +72,8 @@ impl fmt::Display for Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, owner, token) = (&self.name, self.owner(), self.token);
-        f.debug_struct("Handle").field("name", name).field("owner", &owner).field("token", &token).finish()
+        let mut out = f.debug_struct("Handle");
+        out.field("name", name).field("owner", &owner).field("token", &token).field("ttl", &self.ttl).finish()
     }
 }
 
@@ -68,13 +82,22 @@ impl FromStr for Handle {
 
     fn from_str(text: &str) -> Result<Self> {
         // The text is not quoted: most of it may be right, and then it is a key.
-        let wrong = || Error::invalid("this is not a lock handle; expected TOKEN.SECRET.NAME");
+        let wrong = || Error::invalid("this is not a lock handle; expected TOKEN.SECRET-TTL.NAME");
         let mut parts = text.splitn(3, '.');
         let (Some(token), Some(who), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(wrong());
         };
         let token = token.parse().map_err(|_| wrong())?;
         let name = Name::new(&crate::text::decode(name).ok_or_else(wrong)?)?;
+        let (who, ttl) = match who.split_once('-') {
+            // The dashes of an owner do not come after a secret.
+            Some((secret, ttl)) if HandleSecret::parse(secret).is_some() => (secret, Some(ttl)),
+            _ => (who, None),
+        };
+        let ttl = ttl.map(|ttl| ttl.parse().map(Duration::from_millis).map_err(|_| wrong())).transpose()?;
+        if ttl.is_some_and(|ttl| check_ttl(ttl).is_err()) {
+            return Err(wrong());
+        }
         let identity = match HandleSecret::parse(who) {
             Some(secret) => Identity::of(secret, &name),
             // Earlier versions wrote the owner. Of later owners that is no proof: anybody can read them.
@@ -86,7 +109,7 @@ impl FromStr for Handle {
                 Identity::without_secret(owner)
             }
         };
-        Ok(Self { name, identity, token })
+        Ok(Self { name, identity, token, ttl })
     }
 }
 
@@ -110,7 +133,20 @@ mod tests {
     fn handle(name: &str, token: u64) -> Handle {
         let name = Name::new(name).unwrap();
         let identity = Identity::fresh(&name);
-        Handle::new(name, identity, FencingToken::new(token).unwrap())
+        Handle::new(name, identity, FencingToken::new(token).unwrap(), Duration::from_millis(1_500))
+    }
+
+    #[test]
+    fn a_handle_carries_its_ttl_and_one_of_an_earlier_version_none() {
+        let handle = handle("a.b-c", 7);
+        assert!(handle.to_string().ends_with("-1500.a.b-c"), "{handle}");
+        assert_eq!(handle.to_string().parse::<Handle>().unwrap().ttl(), Some(Duration::from_millis(1_500)));
+        let earlier = handle.to_string().replace("-1500", "").parse::<Handle>().unwrap();
+        assert_eq!((earlier.owner(), earlier.ttl()), (handle.owner(), None));
+        for wrong in ["-", "-x", "-1", "-99999999999999999", "-1500-1500"] {
+            let text = handle.to_string().replace("-1500", wrong);
+            assert!(text.parse::<Handle>().is_err(), "{text}");
+        }
     }
 
     #[test]

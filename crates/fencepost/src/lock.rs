@@ -104,18 +104,22 @@ impl Lock {
         }
     }
 
-    /// Takes over a lock that was detached, by one conditional renewal for this lock's ttl. See
-    /// [`Locks::attach`].
+    /// Takes over a lock that was detached, by one conditional renewal for this lock's ttl, or for the
+    /// handle's if this lock names none. See [`Locks::attach`].
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is no longer held under this handle.
     pub async fn attach(&self, handle: &Handle) -> Result<Guard> {
-        self.options.check()?;
-        let seen = Arc::default();
-        let request = Request::new(handle.name().clone(), self.options.ttl, self.options.note.clone(), seen);
+        let mut lock = self.clone();
+        if self.options.is_default_ttl {
+            lock.options.ttl = handle.ttl().unwrap_or(self.options.ttl);
+        }
+        let options = &lock.options;
+        options.check()?;
+        let request = Request::new(handle.name().clone(), options.ttl, options.note.clone(), Arc::default());
         let started = self.locks.clock().now();
         let grant = self.locks.backend()?.attach(handle, &request).await?;
-        self.guard(&request, grant, started)
+        lock.guard(&request, grant, started)
     }
 
     fn check(&self) -> Result<Name> {

@@ -19,6 +19,8 @@ const MIN_CADENCE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) ttl: Duration,
+    /// Nobody has named the ttl.
+    pub(crate) is_default_ttl: bool,
     pub(crate) wait: Wait,
     pub(crate) retry: Option<Retry>,
     pub(crate) note: Arc<str>,
@@ -30,7 +32,16 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn new(ttl: Duration) -> Self {
         let (wait, note) = (Wait::Forever, "".into());
-        Self { ttl, wait, retry: None, note, renew: true, renew_every: None, max_hold: None }
+        Self {
+            ttl,
+            is_default_ttl: true,
+            wait,
+            retry: None,
+            note,
+            renew: true,
+            renew_every: None,
+            max_hold: None,
+        }
     }
 
     /// Refuses what cannot work, before anything is sent.
@@ -87,6 +98,7 @@ macro_rules! chained_options {
         /// store.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
             self.$($options).+.ttl = ttl;
+            self.$($options).+.is_default_ttl = false;
             self
         }
 

@@ -9,7 +9,8 @@ use crate::output::{Console, shown};
 
 pub(super) async fn run(args: &Extend, locks: &Locks, console: Console) -> Outcome {
     let handle = &args.handle.read()?;
-    locks.extend(handle, args.ttl.unwrap_or(locks.default_ttl())).await?;
+    let ttl = args.ttl.or(handle.ttl()).unwrap_or(locks.default_ttl());
+    locks.extend(handle, ttl).await?;
     let left = time_left(locks, handle).await;
     console.result(&Detached::new(handle, left), String::new)?;
     if let Some(left) = left {

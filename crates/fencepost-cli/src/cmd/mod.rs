@@ -2,6 +2,7 @@
 
 mod acquire;
 mod bench;
+mod check;
 mod extend;
 mod force_release;
 mod generate;
@@ -37,6 +38,7 @@ pub(crate) fn dispatch(cli: Cli, console: Console) -> Outcome {
         Command::ForceRelease(args) => {
             with_store(&global, async |locks| force_release::run(&args, locks, console).await)
         }
+        Command::Check(args) => with_store(&global, async |locks| check::run(&args, locks, console).await),
         Command::Init(args) => init::run(&args, &global, console),
         #[cfg(feature = "torture")]
         Command::Torture(args) => torture::run(&args, &global, console),

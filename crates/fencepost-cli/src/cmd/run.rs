@@ -26,6 +26,9 @@ const OVERDUE: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn run(mut args: Run, global: &Global, console: Console) -> Outcome {
+    if args.max_hold.is_some_and(|hold| hold.is_zero()) {
+        return Err(Failure::Usage("--max-hold must be longer than zero".to_owned()));
+    }
     let url = store::url(global)?;
     let caught = Caught::start(true).map_err(system("catching signals"))?;
     let command = std::mem::take(&mut args.command);
@@ -47,6 +50,7 @@ pub(super) fn run(mut args: Run, global: &Global, console: Console) -> Outcome {
             Failure::Lock(error @ (Error::Busy { .. } | Error::Timeout { .. })) => {
                 Failure::Busy(error, args.busy_code)
             }
+            Failure::Nested { holder, .. } => Failure::Nested { holder, code: args.busy_code },
             Failure::CannotRun { error, .. } => Failure::CannotRun { command: program, error },
             other => other,
         })
@@ -63,13 +67,13 @@ async fn hold(
 ) -> Outcome {
     let name = args.target.name(locks)?;
     let ttl = args.lock.ttl.unwrap_or(locks.default_ttl());
-    let margin = args.grace.min(args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl)) / 4);
+    let margin = args.grace.min(ttl / 4);
     let patience = Patience::new(args);
     let mut tried = 0;
     loop {
         let guard = acquire(args, locks, &name, margin, &patience, console, signals).await?;
         let terminal = Terminal::open();
-        let watch = Watch { guard: &guard, guardian, signals, terminal, grace: args.grace, margin };
+        let watch = Watch { args, guard: &guard, guardian, signals, terminal, margin };
         let end = watch.run().await;
         if let (End::Ended | End::Unguarded, Some(terminal)) = (&end, &watch.terminal) {
             terminal.reset();
@@ -93,7 +97,7 @@ async fn hold(
                 }
                 tried = (tried + 1).min(10);
             }
-            end => return finish(guard, end, console).await,
+            end => return finish(guard, end, args.max_hold, console).await,
         }
     }
 }
@@ -148,9 +152,6 @@ async fn acquire(
 ) -> Result<Guard, Failure> {
     loop {
         let mut lock = args.lock.lock(locks, name);
-        if let Some(max_hold) = args.max_hold {
-            lock = lock.max_hold(max_hold);
-        }
         if let Some(left) = patience.left() {
             lock = lock.wait(left);
         }
@@ -202,11 +203,11 @@ enum End {
 
 /// A command at work under a lock.
 struct Watch<'a> {
+    args: &'a Run,
     guard: &'a Guard,
     guardian: &'a Listening,
     signals: &'a Incoming,
     terminal: Option<Terminal>,
-    grace: Duration,
     margin: Duration,
 }
 
@@ -218,15 +219,23 @@ impl Watch<'_> {
             ("FENCEPOST_NAME".to_owned(), self.guard.name().to_string()),
             ("FENCEPOST_TOKEN".to_owned(), self.guard.token().to_string()),
             ("FENCEPOST_OWNER".to_owned(), self.guard.owner().to_string()),
+            (waiting::OUTER.to_owned(), waiting::outer_and(self.guard.owner())),
         ];
         let lease = told.map(|until| (until, self.margin));
-        self.guardian.go(Start { environment, foreground, lease }, self.guard.lifeline());
+        let start = Start { environment, foreground, lease, max_hold: self.args.max_hold };
+        self.guardian.go(start, self.guard.lifeline());
         // Renewals come every third of the ttl; looking four times as often keeps the guardian well ahead.
         let left = self.guard.valid_for().unwrap_or(Duration::MAX);
         let mut look = interval((left / 12).clamp(Duration::from_millis(5), Duration::from_secs(5)));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut group, mut asked) = (None, None);
-        let mut overdue: Option<Instant> = None;
+        let mut lost = false;
+        // When we do the guardian's work.
+        let late = |after: Duration| {
+            let grace = self.args.grace.saturating_add(OVERDUE);
+            Instant::now().checked_add(after.saturating_add(grace))
+        };
+        let mut overdue = self.args.max_hold.and_then(late);
         loop {
             tokio::select! {
                 biased;
@@ -247,9 +256,10 @@ impl Watch<'_> {
                         return End::Unguarded;
                     }
                 },
-                _ = self.guard.lost(), if overdue.is_none() => {
+                _ = self.guard.lost(), if !lost => {
                     self.guardian.lost();
-                    overdue = Some(Instant::now() + self.grace + OVERDUE);
+                    lost = true;
+                    overdue = overdue.into_iter().chain(late(Duration::ZERO)).min();
                 }
                 signal = self.signals.next() => {
                     if group.is_none() && !matches!(signal, libc::SIGCONT | libc::SIGTSTP) {
@@ -307,26 +317,35 @@ impl Watch<'_> {
 }
 
 /// Releases the lock and says how it went.
-async fn finish(guard: Guard, end: End, console: Console) -> Outcome {
+async fn finish(guard: Guard, end: End, max_hold: Option<Duration>, console: Console) -> Outcome {
     let name = guard.name().clone();
     let lock = format!("lock `{}`", shown(name.as_str()));
-    let threat = match guard.state() {
-        State::Lost(why) => format!("{lock} was lost: {why}"),
-        State::AtRisk { why, .. } => format!("{lock} was about to be lost: {why}"),
-        _ => format!("the renewal of {lock} came too late to go on safely"),
+    let (cause, threat) = match (guard.state(), max_hold) {
+        (State::Lost(why), _) => (why.as_str(), format!("{lock} was lost: {why}")),
+        (State::AtRisk { why, .. }, _) => ("at_risk", format!("{lock} was about to be lost: {why}")),
+        (_, Some(hold)) if matches!(end, End::Ended) => {
+            ("max_hold", format!("{lock} was held for its --max-hold of {}", format_duration(hold)))
+        }
+        _ => ("at_risk", format!("the renewal of {lock} came too late to go on safely")),
     };
     let released = guard.release().await;
-    let ended = |message: String| Err(Failure::Ended { name, message });
+    let ended = |cause, message| Err(Failure::Ended { name, message, cause });
     match end {
         End::NotStarted(error) => Err(Failure::CannotRun { command: Default::default(), error }),
-        End::TooLate { .. } => ended(format!("{threat}; the command was not started")),
-        End::Ended => ended(format!("{threat}; the command was ended")),
-        End::Unguarded => ended(format!("the guardian of {lock} was killed; so the command was ended")),
+        End::TooLate { .. } => ended(cause, format!("{threat}; the command was not started")),
+        End::Ended => ended(cause, format!("{threat}; the command was ended")),
+        End::Unguarded => {
+            ended("unguarded", format!("the guardian of {lock} was killed; so the command was ended"))
+        }
         End::Exited(status) => match released {
             Ok(()) => Ok(code(status)),
-            Err(Error::Lost { why, .. }) => ended(format!(
-                "{lock} was lost: {why}; the command had ended by then ({status}), maybe after the lock did"
-            )),
+            Err(Error::Lost { why, .. }) => ended(
+                why.as_str(),
+                format!(
+                    "{lock} was lost: {why}; the command had ended by then ({status}), maybe after the lock \
+                     did"
+                ),
+            ),
             Err(error) => {
                 console.note(&format!("{error}; the command had ended while the lock was held"));
                 Ok(code(status))

@@ -4,7 +4,7 @@ use fencepost::Locks;
 use serde_json::json;
 
 use crate::args::Show;
-use crate::exit::Outcome;
+use crate::exit::{FREE, Outcome};
 use crate::output::{Console, details, shown};
 
 pub(super) async fn run(args: &Show, locks: &Locks, console: Console) -> Outcome {
@@ -15,5 +15,5 @@ pub(super) async fn run(args: &Show, locks: &Locks, console: Console) -> Outcome
         Some(holder) => details(holder),
         None => format!("lock `{}` is free", shown(name)),
     })?;
-    Ok(0)
+    Ok(if holder.is_some() { 0 } else { FREE })
 }

@@ -23,20 +23,32 @@ pub(super) struct Plan {
     grace: Duration,
     /// When the lease ends, and how long before that the command is asked to end.
     lease: Option<(Duration, Duration)>,
+    /// When the command is asked to end although the lock is held.
+    end_at: Option<Duration>,
     phase: Phase,
 }
 
 #[derive(Debug)]
 enum Phase {
     Watching,
-    Ending { kill_at: Duration },
-    Killed { give_up_at: Duration },
+    /// Asked to end; its grace is over at this time.
+    Ending {
+        patient: Duration,
+    },
+    Killed {
+        give_up_at: Duration,
+    },
     Over,
 }
 
 impl Plan {
     pub(super) fn new(grace: Duration) -> Self {
-        Self { grace, lease: None, phase: Phase::Watching }
+        Self { grace, lease: None, end_at: None, phase: Phase::Watching }
+    }
+
+    /// The command is asked to end at `at`, whatever the lease says.
+    pub(super) fn end_at(&mut self, at: Duration) {
+        self.end_at = Some(at);
     }
 
     /// The lease now ends at `until`.
@@ -60,11 +72,8 @@ impl Plan {
     /// What has fallen due.
     pub(super) fn due(&mut self, now: Duration) -> Option<Step> {
         match self.phase {
-            Phase::Watching => {
-                let (until, margin) = self.lease?;
-                (now >= until.saturating_sub(margin)).then(|| self.begin(now))
-            }
-            Phase::Ending { kill_at } => (now >= kill_at).then(|| self.kill(now)),
+            Phase::Watching => (now >= self.begin_at()?).then(|| self.begin(now)),
+            Phase::Ending { patient } => (now >= self.kill_at(patient)).then(|| self.kill(now)),
             Phase::Killed { give_up_at } => (now >= give_up_at).then(|| {
                 self.phase = Phase::Over;
                 Step::GiveUp
@@ -76,24 +85,31 @@ impl Plan {
     /// When to ask again.
     pub(super) fn wake_at(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Watching => self.lease.map(|(until, margin)| until.saturating_sub(margin)),
-            Phase::Ending { kill_at } => Some(kill_at),
+            Phase::Watching => self.begin_at(),
+            Phase::Ending { patient } => Some(self.kill_at(patient)),
             Phase::Killed { give_up_at } => Some(give_up_at),
             Phase::Over => None,
         }
     }
 
+    /// When to ask the command to end.
+    fn begin_at(&self) -> Option<Duration> {
+        let lease = self.lease.map(|(until, margin)| until.saturating_sub(margin));
+        lease.into_iter().chain(self.end_at).min()
+    }
+
     /// KILL comes after the grace, but some time before the end of the lease: somebody else may have the lock
-    /// then, and a killed group takes a moment to vanish. (The end by `max_hold` is even released on the
-    /// dot.)
+    /// then, and a killed group takes a moment to vanish. A lease that is renewed meanwhile leaves more time.
+    fn kill_at(&self, patient: Duration) -> Duration {
+        self.lease.map_or(patient, |(until, margin)| until.saturating_sub(margin / 8).min(patient))
+    }
+
     fn begin(&mut self, now: Duration) -> Step {
         let patient = now.saturating_add(self.grace);
-        let kill_at =
-            self.lease.map_or(patient, |(until, margin)| until.saturating_sub(margin / 8).min(patient));
-        if kill_at <= now {
+        if self.kill_at(patient) <= now {
             return self.kill(now);
         }
-        self.phase = Phase::Ending { kill_at };
+        self.phase = Phase::Ending { patient };
         Step::Terminate
     }
 
@@ -152,6 +168,21 @@ mod tests {
         plan.lease(at(130), at(8));
         assert_eq!(plan.end(at(100)), Some(Step::Terminate));
         assert_eq!(plan.wake_at(), Some(at(129)));
+    }
+
+    #[test]
+    fn a_command_that_may_hold_no_longer_has_its_grace_while_the_lease_is_renewed() {
+        let mut plan = Plan::new(at(30));
+        plan.lease(at(110), at(2));
+        plan.end_at(at(105));
+        assert_eq!(plan.due(at(104)), None);
+        assert_eq!(plan.wake_at(), Some(at(105)));
+        assert_eq!(plan.due(at(105)), Some(Step::Terminate));
+        assert!(plan.wake_at() < Some(at(110)), "a lease that is not renewed ends before the grace");
+        plan.lease(at(150), at(2));
+        assert_eq!(plan.wake_at(), Some(at(135)));
+        assert_eq!(plan.due(at(134)), None);
+        assert_eq!(plan.due(at(135)), Some(Step::Kill));
     }
 
     #[test]

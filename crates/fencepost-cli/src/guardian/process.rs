@@ -132,6 +132,9 @@ impl Guardian {
                 if let Some((until, margin)) = start.lease {
                     self.plan.lease(until, margin);
                 }
+                if let Some(max_hold) = start.max_hold {
+                    self.plan.end_at(now().saturating_add(max_hold));
+                }
                 self.lifeline = descriptor;
                 return self.start(&start);
             }

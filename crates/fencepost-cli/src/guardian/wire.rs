@@ -38,6 +38,8 @@ pub(crate) struct Start {
     pub(crate) foreground: bool,
     /// As in [`Order::Lease`], if the lock has one.
     pub(crate) lease: Option<(Duration, Duration)>,
+    /// End the command when it has run for this long.
+    pub(crate) max_hold: Option<Duration>,
 }
 
 /// Told by the guardian.
@@ -148,7 +150,7 @@ mod tests {
         let (here, there) = pair().unwrap();
         let name = "\u{1}".repeat(fencepost::MAX_NAME);
         let environment = vec![("FENCEPOST_NAME".to_owned(), name.clone())];
-        let start = Start { environment, foreground: true, lease: None };
+        let start = Start { environment, foreground: true, ..Start::default() };
         send(here.as_fd(), &Order::Go(start), None).unwrap();
         let (order, _) = receive::<Order>(there.as_fd()).unwrap().unwrap();
         assert!(matches!(order, Order::Go(start) if start.environment[0].1 == name));

@@ -96,11 +96,6 @@ impl Plan {
     /// [`on`](Self::on).
     pub(crate) fn new(args: &Torture, url: Option<String>) -> Result<Self, Failure> {
         let remote = url.as_deref().unwrap_or_default();
-        if remote.starts_with("memory:") {
-            return Err(Failure::Usage(
-                "`memory:` is within one process, and the clients are many; torture another store".to_owned(),
-            ));
-        }
         let shortest = StoreKind::of(remote).map_or(Duration::ZERO, |store| store.shortest_ttl);
         let ttl = args.ttl.unwrap_or_else(|| TTL.max(shortest * 3 / 2));
         if ttl < Duration::from_millis(200) {

@@ -249,14 +249,14 @@ impl Worker<'_> {
             // asked.
             let by_deadline = matches!(why, Loss::Expired | Loss::Unreachable | Loss::Paused | Loss::MaxHold);
             let until = until(&guard).filter(|_| by_deadline).unwrap_or(self.seen).min(now);
-            self.say_at(now, What::Lost { why: loss(&why).to_owned(), until });
+            self.say_at(now, What::Lost { why: why.as_str().to_owned(), until });
             return;
         }
         self.say_at(now, What::Released { until: until(&guard) });
         if self.dice.in_hundred(10) {
             drop(guard);
         } else if let Err(Error::Lost { why, .. }) = self.ticking(guard.release()).await {
-            self.say(What::Gone { why: loss(&why).to_owned() });
+            self.say(What::Gone { why: why.as_str().to_owned() });
         }
     }
 
@@ -313,18 +313,5 @@ fn kind(error: &Error) -> &'static str {
         Error::Config { .. } => "refused",
         Error::Invalid { .. } | Error::Unsupported { .. } => "invalid",
         _ => "store error",
-    }
-}
-
-fn loss(why: &Loss) -> &'static str {
-    match why {
-        Loss::Expired => "expired",
-        Loss::Taken => "taken",
-        Loss::ForceReleased { .. } => "force-released",
-        Loss::SessionEnded => "session ended",
-        Loss::Unreachable => "store unreachable",
-        Loss::Paused => "paused",
-        Loss::MaxHold => "max hold",
-        _ => "other",
     }
 }

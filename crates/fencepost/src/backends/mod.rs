@@ -176,7 +176,8 @@ pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Durat
 /// Declares a deployment where a store needs that. Says what was done, server by server.
 pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
     let what = if reconfigure { Init::Change } else { Init::New };
-    let url = StoreUrl::parse(url)?;
+    let mut url = StoreUrl::parse(url)?;
+    url.take("ttl");
     match (find(&url.scheme)?.init, what) {
         (Some(init), _) => init(url, what).await,
         (None, Init::New) => Ok(Vec::new()),

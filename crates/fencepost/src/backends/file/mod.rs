@@ -26,6 +26,7 @@ pub(crate) mod directory;
 mod failure;
 pub(crate) mod fork;
 mod hold;
+mod init;
 pub(crate) mod keys;
 mod listener;
 mod local_queue;
@@ -55,6 +56,7 @@ struct Store(Arc<Client>);
 /// The store's row in the registry.
 pub(super) const STORE: StoreKind = StoreKind {
     parameters: config::PARAMETERS,
+    init: Some(|url, what| Box::pin(init::init(url, what))),
     ..StoreKind::new("file", "files on this machine", &["file:", "file:///dir"], |url| Box::pin(connect(url)))
 };
 

@@ -45,7 +45,7 @@ impl OwnDirectory {
     async fn detached(&self) -> Handle {
         let grant = self.take();
         grant.hold.detach(HOUR).await.unwrap();
-        Handle::new(self.name.clone(), grant.identity, grant.token)
+        Handle::new(self.name.clone(), grant.identity, grant.token, Duration::from_secs(30))
     }
 
     fn file(&self) -> LockFile {

@@ -46,7 +46,7 @@ pub(super) async fn attach(client: &Arc<Client>, handle: &Handle, request: &Requ
     if let Some(why) = lost {
         return Err(Error::lost(name, why));
     }
-    let kind = HeldKind::Attached(Handle::new(name.clone(), request.identity, token));
+    let kind = HeldKind::Attached(Handle::new(name.clone(), request.identity, token, request.ttl));
     let row = HeldRow::new(key, request, kind, sent.plus(request.ttl));
     Ok(Grant {
         identity: request.identity,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 
+use super::password;
 use crate::backends::common::parameter::Parameter;
 use crate::backends::common::tls::TlsFiles;
 use crate::url::StoreUrl;
@@ -192,12 +193,13 @@ impl Config {
         if let Some(user) = url.user.take() {
             server.user(user);
         }
-        if let Some(password) = url.password.take() {
-            server.password(password.reveal());
-        }
         match url.path.trim_start_matches('/') {
             "" => {}
             database => drop(server.dbname(database)),
+        }
+        let given = url.password.take().map(Ok);
+        if let Some(password) = given.or_else(|| password::find(&server).transpose()).transpose()? {
+            server.password(password.reveal());
         }
         server
             .application_name(url.take("application_name").as_deref().unwrap_or("fencepost"))

@@ -15,6 +15,7 @@ mod hold;
 mod keys;
 mod monitor;
 mod operator;
+mod password;
 mod record;
 mod schema;
 mod session;

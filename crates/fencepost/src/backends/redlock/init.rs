@@ -28,8 +28,7 @@ struct Membership {
     new: bool,
 }
 
-pub(in crate::backends) async fn init(mut url: StoreUrl, reconfigure: bool) -> Result<Vec<String>> {
-    url.take("ttl");
+pub(in crate::backends) async fn init(url: StoreUrl, reconfigure: bool) -> Result<Vec<String>> {
     let mut config = Config::from_url(url)?;
     config.timeout = config.timeout.max(PATIENCE);
     let (_, sessions) = greet(&config, GreetMode::LOOK).await?;

@@ -52,7 +52,7 @@ impl From<Errno> for Unfit {
 }
 
 /// How directories are opened.
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Directory {
     /// Opens the directory, making it if need be, and refuses one that is not fit.
@@ -64,8 +64,8 @@ impl Directory {
             };
             let path = path.display();
             let step = match (error.kind(), access) {
-                (ErrorKind::NotFound, Access::Shared) => "make it, for example with `install -d -m 1777`",
-                _ => "name another one as `file:///path`",
+                (ErrorKind::NotFound, Access::Shared) => init_of(&path.to_string()),
+                _ => "name another one as `file:///path`".to_owned(),
             };
             let message = format!("lock directory `{path}`: {error}; {step}");
             match error.kind() {
@@ -149,13 +149,19 @@ fn is_private(stat: &Stat) -> bool {
     stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0
 }
 
+/// How to get a directory that users share.
+fn init_of(path: &str) -> String {
+    format!("make it with `fencepost init --store 'file:{path}?mode=shared'`")
+}
+
 fn check_private(stat: &Stat, path: &Path) -> Result<()> {
     let (us, path) = (geteuid().as_raw(), path.display());
     if stat.st_uid != us {
         return Err(Error::config(format!(
             "lock directory `{path}` belongs to user {}, not to us (user {us}); use a directory of your own, \
-             or share this one with `?mode=shared`",
-            stat.st_uid
+             or one for all users: {}",
+            stat.st_uid,
+            init_of("/var/lock/app")
         )));
     }
     if stat.st_mode & 0o022 != 0 {
