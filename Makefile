@@ -30,6 +30,7 @@ deps: $(PEERS)/.done $(TOOLS)/.done ## Install what the tests need, where it is 
 	@missing=; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
+	command -v tmux >/dev/null || missing="$$missing tmux"; \
 	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
 	command -v etcd >/dev/null || missing="$$missing etcd-server"; \
 	command -v etcdctl >/dev/null || missing="$$missing etcd-client"; \

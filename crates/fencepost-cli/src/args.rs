@@ -29,7 +29,8 @@ pub(crate) struct Cli {
 }
 
 /// The line in a subcommand's help for the options that all of them have.
-const GLOBAL: &str = "Global options, see `fencepost --help`: --store, --store-file, --json, --verbose, --quiet";
+const GLOBAL: &str =
+    "Global options, see `fencepost --help`: --store, --store-file, --json, --verbose, --quiet";
 
 /// The command line. The help of a subcommand names the global options and does not repeat them.
 pub(crate) fn command() -> clap::Command {

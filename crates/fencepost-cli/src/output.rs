@@ -123,7 +123,7 @@ pub(crate) fn to_json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(out)
 }
 
-/// A cell that is longer moves its row, not all rows.
+/// A longer cell moves the rest of its row, and no other row.
 const WIDEST_CELL: usize = 40;
 
 /// Holders as a table.
@@ -136,7 +136,8 @@ pub(crate) fn table(holders: &[Holder]) -> String {
     let mut widths = [0; 7];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count().min(WIDEST_CELL));
+            let count = cell.chars().count();
+            *width = if count <= WIDEST_CELL { count.max(*width) } else { *width };
         }
     }
     let mut out = String::new();
@@ -213,6 +214,9 @@ fn node_line(node: &NodeView) -> String {
     parts.join(", ")
 }
 
+/// What a terminal shows for Ctrl-C, `^C`, after the line. It must not begin another one, which would stay.
+const ROOM_FOR_INTERRUPT: usize = 3;
+
 /// A line on the terminal that is written over, and gone at the end.
 pub(crate) struct LiveLine {
     written: bool,
@@ -226,7 +230,7 @@ impl LiveLine {
     pub(crate) fn write(&mut self, text: &str) {
         let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
         let width = size.ok().map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
-        let text = fitted(&one_line(text), usize::from(width) - 1);
+        let text = fitted(&one_line(text), usize::from(width).saturating_sub(ROOM_FOR_INTERRUPT));
         let _ = write!(io::stderr(), "\r\x1b[K{text}");
         self.written = true;
     }

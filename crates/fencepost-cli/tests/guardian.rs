@@ -210,7 +210,8 @@ fn a_command_that_outstays_its_time_is_ended() {
 fn a_command_that_outstayed_its_time_has_its_grace_under_the_lock() {
     for store in [Store::file(), Store::redis()] {
         let us = env!("CARGO_BIN_EXE_fencepost");
-        let script = format!("trap 'sleep 3; {us} show job > then; exit 0' TERM; while :; do sleep 0.01; done");
+        let script =
+            format!("trap 'sleep 3; {us} show job > then; exit 0' TERM; while :; do sleep 0.01; done");
         let words = ["run", "--ttl", "1s", "--max-hold", "1s", "--grace", "30s", "job", "sh", "-c", &script];
         let output = store.output(&words);
         assert_fails(&output, 70, &["--max-hold of 1s"]);

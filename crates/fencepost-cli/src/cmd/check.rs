@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::{Locks, format_duration};
+use fencepost::Locks;
 use serde_json::json;
 
 use crate::args::Check;
@@ -23,7 +23,8 @@ pub(super) async fn run(args: &Check, locks: &Locks, console: Console) -> Outcom
     let (acquire, release) = (ms(acquired), ms(took - acquired));
     let json = json!({ "store": store, "token": token, "acquire_ms": acquire, "release_ms": release });
     console.result(&json, || {
-        format!("{store} grants locks: token {token}, acquired and released in {}", format_duration(took))
+        let took = ms(took);
+        format!("{store} grants locks: token {token}, acquired and released in {took:.1} ms")
     })?;
     Ok(0)
 }
