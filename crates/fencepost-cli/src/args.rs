@@ -7,8 +7,10 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 use fencepost::{FencingToken, Handle, Name, Wait, parse_duration};
 
+use crate::completion;
 use crate::exit::{self, Failure, system};
 
 /// Distributed locks for shells and scripts: one holder at a time, a fencing token each time.
@@ -195,6 +197,7 @@ pub(crate) struct Acquire {
 pub(crate) struct Target {
     /// The lock
     #[arg(value_name = "NAME", value_parser = Name::new, allow_negative_numbers = true)]
+    #[arg(add = ArgValueCandidates::new(completion::names))]
     pub(crate) name: Name,
 
     /// NAME is a key of PostgreSQL's advisory locks, `12345` or `1,42`: excludes code that calls
@@ -287,6 +290,7 @@ pub(crate) struct Release {
 pub(crate) struct List {
     /// Only names that start with this
     #[arg(default_value = "", hide_default_value = true)]
+    #[arg(add = ArgValueCandidates::new(completion::names))]
     pub(crate) prefix: String,
 
     /// By name, by age (longest held first) or by what is left of the lease (shortest first)

@@ -5,6 +5,7 @@ compile_error!("the command line needs Linux (signalfd, timerfd, subreapers); th
 
 mod args;
 mod cmd;
+mod completion;
 mod exit;
 mod guardian;
 mod log;
@@ -25,6 +26,7 @@ use exit::Failure;
 use output::Console;
 
 fn main() -> ExitCode {
+    completion::answer();
     let matches = args::command().try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,

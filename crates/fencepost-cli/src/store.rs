@@ -10,7 +10,12 @@ const DEFAULT: &str = "file:";
 
 /// The store's URL. It may hold a password: never print it.
 pub(crate) fn url(global: &Global) -> Result<String, Failure> {
-    let url = given(global)?;
+    find(global.store.as_deref(), global.store_file.as_deref())
+}
+
+/// The URL, of what the flags give.
+pub(crate) fn find(url: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
+    let url = given(url, file)?;
     if url.starts_with("memory:") {
         return Err(Failure::Usage(
             "the locks of `memory:` are within one process, so they would exclude nobody; name a store that \
@@ -21,12 +26,11 @@ pub(crate) fn url(global: &Global) -> Result<String, Failure> {
     Ok(url)
 }
 
-fn given(global: &Global) -> Result<String, Failure> {
-    if let Some(url) = &global.store {
-        return Ok(url.clone());
-    }
-    if let Some(path) = &global.store_file {
-        return from_file(path);
+fn given(url: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
+    match (url, file) {
+        (Some(url), _) => return Ok(url.to_owned()),
+        (None, Some(path)) => return from_file(path),
+        (None, None) => {}
     }
     match std::env::var(VARIABLE) {
         Ok(url) if !url.is_empty() => Ok(url),

@@ -1,17 +1,8 @@
-//! Completions and man pages come out of the binary itself.
+//! Man pages come out of the binary itself.
 
 mod common;
 
 use common::Store;
-
-#[test]
-fn completions_know_the_subcommands() {
-    let store = Store::file();
-    for shell in ["bash", "zsh", "fish"] {
-        let script = store.succeed(&["generate", "completions", shell]);
-        assert!(script.contains("force-release"), "{shell}");
-    }
-}
 
 #[test]
 fn every_public_subcommand_has_a_man_page() {

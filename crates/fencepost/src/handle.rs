@@ -15,9 +15,9 @@ use crate::{Error, FencingToken, Name, Owner, Result};
 /// A detached lock: what [`Guard::detach`](crate::Guard::detach) returns and
 /// [`Locks::attach`](crate::Locks::attach) takes. Nobody renews a detached lock; it ends when its ttl does.
 ///
-/// Its text form is `TOKEN.SECRET-TTL.NAME`, the ttl in milliseconds, with characters that a shell or a log would trip over
-/// percent-encoded. Whoever has it can extend and release the lock: treat it like a key. The store does not
-/// have the secret, so whoever can only read the store cannot make a handle.
+/// Its text form is `TOKEN.SECRET-TTL.NAME`, the ttl in milliseconds, with characters that a shell or a log
+/// would trip over percent-encoded. Whoever has it can extend and release the lock: treat it like a key. The
+/// store does not have the secret, so whoever can only read the store cannot make a handle.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use = "without its handle a detached lock stays until its ttl ends"]
 pub struct Handle {

@@ -5,13 +5,14 @@ use std::io::Write;
 use clap::CommandFactory;
 
 use crate::args::{Cli, Generate};
+use crate::completion;
 use crate::exit::{Outcome, system};
 
 pub(super) fn run(what: Generate) -> Outcome {
     match what {
         Generate::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "fencepost", &mut script);
+            completion::script(&shell.to_string(), &mut script).map_err(system("writing the script"))?;
             std::io::stdout().write_all(&script).map_err(system("writing to stdout"))?;
         }
         #[cfg(feature = "torture")]

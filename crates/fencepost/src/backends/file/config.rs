@@ -15,8 +15,8 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         "mode",
         "private",
         "`private` is for one user: the directory is made with 0700, and one that others may write or move \
-         away is refused; `shared` is for everybody who may write into the directory that `fencepost init` or \
-         an administrator has made (1777 makes lock files 0666, 0770 makes them 0660)",
+         away is refused; `shared` is for everybody who may write into the directory that `fencepost init` \
+         or an administrator has made (1777 makes lock files 0666, 0770 makes them 0660)",
     ),
     Parameter::new(
         "durable",

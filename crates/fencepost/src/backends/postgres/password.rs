@@ -12,7 +12,7 @@ use crate::secret::Password;
 use crate::{Error, Result};
 
 /// What a line of the file has to fit.
-struct Login<'a> {
+struct PasswordLookup<'a> {
     host: &'a str,
     port: u16,
     database: &'a str,
@@ -47,18 +47,18 @@ fn file() -> Option<PathBuf> {
     named.map(PathBuf::from).or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass")))
 }
 
-fn login(server: &Config) -> Option<Login<'_>> {
+fn login(server: &Config) -> Option<PasswordLookup<'_>> {
     let host = match server.get_hosts().first()? {
         Host::Tcp(name) => name,
         Host::Unix(_) => "localhost",
     };
     let user = server.get_user()?;
     let (port, database) = (*server.get_ports().first().unwrap_or(&5432), server.get_dbname());
-    Some(Login { host, port, database: database.unwrap_or(user), user })
+    Some(PasswordLookup { host, port, database: database.unwrap_or(user), user })
 }
 
 /// The password of the first line that fits.
-fn in_text(text: &str, login: &Login<'_>) -> Option<String> {
+fn in_text(text: &str, login: &PasswordLookup<'_>) -> Option<String> {
     text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let fields = fields(line);
         let [host, port, database, user, password] = <[String; 5]>::try_from(fields).ok()?;
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LOGIN: Login<'_> = Login { host: "db", port: 5433, database: "app", user: "me" };
+    const LOGIN: PasswordLookup<'_> = PasswordLookup { host: "db", port: 5433, database: "app", user: "me" };
 
     #[test]
     fn the_first_line_that_fits_has_the_password() {

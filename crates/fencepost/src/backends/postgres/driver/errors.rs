@@ -30,13 +30,11 @@ impl Config {
         let Some(refusal) = error.as_db_error() else {
             return match reason(&error) {
                 Some(why) => Error::config(format!("{}: {why}", self.label)),
-                None if self.server.get_password().is_none() && chain(&error).contains("password missing") => {
-                    Error::config(format!(
-                        "{}: the server asks for a password; give it in the URL, in PGPASSWORD or in \
-                         `~/.pgpass`",
-                        self.label
-                    ))
-                }
+                // The crate has no other word for it.
+                None if chain(&error).contains("password missing") => Error::config(format!(
+                    "{}: the server asks for a password; give it in the URL, in PGPASSWORD or in `~/.pgpass`",
+                    self.label
+                )),
                 None => self.unavailable(self.explained(self.shown(&chain(&error)), error)),
             };
         };
