@@ -128,7 +128,7 @@ pub(crate) enum Command {
 /// Acquires the lock, runs the command in a process group of its own with stdin and the terminal passed
 /// through, renews the lock, and releases it when the command has ended. INT, TERM, HUP and QUIT are
 /// forwarded. The command sees FENCEPOST_NAME, FENCEPOST_TOKEN and FENCEPOST_OWNER: pass the token with every
-/// write to what the lock protects.
+/// write to what the lock protects. FENCEPOST_TOKENS has the tokens of all locks by their names, as JSON.
 ///
 /// A command that asks for a lock that it runs under, itself or by a program that it starts, is told so at
 /// once (75) instead of waiting for itself.
@@ -146,11 +146,18 @@ Examples:
   fencepost run nightly ./backup.sh
   fencepost run --try --note \"$USER deploys\" deploy make deploy
   fencepost run report -- sh -c 'echo writing with token $FENCEPOST_TOKEN'
+  fencepost run account:1 --also account:2 ./transfer.sh
 
 {}", exit::HELP))]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) target: Target,
+
+    /// Hold this lock as well; can be given several times. All are had before the command starts, in the order
+    /// of their names, so that two `run`s never wait for each other
+    #[arg(long, value_name = "NAME", value_parser = Name::new, allow_hyphen_values = true)]
+    #[arg(add = ArgValueCandidates::new(completion::names))]
+    pub(crate) also: Vec<Name>,
 
     #[command(flatten)]
     pub(crate) lock: LockOptions,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fencepost::{Guard, Holder, Lock, Locks, Name, Owner, format_duration};
+use fencepost::{GuardSet, Holder, LockSet, Locks, Name, Owner, format_duration};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::exit::{self, Failure};
@@ -21,23 +21,27 @@ fn outer() -> String {
     std::env::var(OUTER).unwrap_or_default()
 }
 
-/// What [`OUTER`] is for a command that runs under one more lock.
-pub(crate) fn outer_and(owner: Owner) -> String {
-    format!("{} {owner}", outer()).trim_start().to_owned()
+/// What [`OUTER`] is for a command that runs under these, too.
+pub(crate) fn outer_and(owners: impl Iterator<Item = Owner>) -> String {
+    let ours = owners.map(|owner| owner.to_string());
+    Some(outer()).filter(|outer| !outer.is_empty()).into_iter().chain(ours).collect::<Vec<_>>().join(" ")
 }
 
 /// Refuses to wait for a lock that is held for us.
-async fn refuse_nested(name: &Name, locks: &Locks) -> Result<(), Failure> {
+async fn refuse_nested(names: &[Name], locks: &Locks) -> Result<(), Failure> {
     let outer = outer();
     if outer.is_empty() {
         return Ok(());
     }
-    match locks.show(name.as_str()).await? {
-        Some(holder) if holder.owner.is_some_and(|owner| is_among(&outer, owner)) => {
-            Err(Failure::Nested { holder: holder.into(), code: exit::BUSY })
+    for name in names {
+        match locks.show(name.as_str()).await? {
+            Some(holder) if holder.owner.is_some_and(|owner| is_among(&outer, owner)) => {
+                return Err(Failure::Nested { holder: holder.into(), code: exit::BUSY });
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 fn is_among(owners: &str, owner: Owner) -> bool {
@@ -45,23 +49,23 @@ fn is_among(owners: &str, owner: Owner) -> bool {
     owners.split(' ').any(|outer| outer == owner)
 }
 
-/// Acquires a lock; a signal ends the waiting.
+/// Acquires locks; a signal ends the waiting.
 pub(crate) async fn acquire(
-    lock: &Lock,
-    name: &Name,
+    set: &LockSet,
+    names: &[Name],
     locks: &Locks,
     console: Console,
     signals: &Incoming,
-) -> Result<Guard, Failure> {
+) -> Result<GuardSet, Failure> {
     let acquired = async {
-        refuse_nested(name, locks).await?;
-        Ok(lock.acquire().await?)
+        refuse_nested(names, locks).await?;
+        Ok(set.acquire().await?)
     };
     tokio::select! {
         biased;
-        guard = acquired => guard,
+        guards = acquired => guards,
         signal = ending(signals) => Err(Failure::Interrupted(signal)),
-        () = tell(name, locks, console) => unreachable!("telling goes on until the wait is over"),
+        () = tell(names, locks, console) => unreachable!("telling goes on until the wait is over"),
     }
 }
 
@@ -82,13 +86,13 @@ pub(crate) async fn ending(signals: &Incoming) -> i32 {
 
 /// Tells who holds the lock, until dropped: on a terminal on one line that updates, else in a line now and
 /// then.
-async fn tell(name: &Name, locks: &Locks, console: Console) {
+async fn tell(names: &[Name], locks: &Locks, console: Console) {
     let started = Instant::now();
     if console.has_live_line() {
         let mut line = LiveLine::new();
         loop {
             sleep(Duration::from_secs(1)).await;
-            let (_, why) = reason(name, locks).await;
+            let (name, _, why) = reason(names, locks).await;
             line.write(&format!("waiting {}: {why}; lock `{}`", waited(started), shown(name.as_str())));
         }
     }
@@ -96,7 +100,7 @@ async fn tell(name: &Name, locks: &Locks, console: Console) {
     let later = (1..).map(|times| EVERY * times);
     for at in first.chain(later) {
         sleep_until(started + at).await;
-        let (holder, why) = reason(name, locks).await;
+        let (name, holder, why) = reason(names, locks).await;
         let text = format!("waiting for lock `{}`, {} so far; {why}", shown(name.as_str()), waited(started));
         console.waiting(name, started.elapsed(), holder.as_ref(), &text);
     }
@@ -106,19 +110,22 @@ fn waited(started: Instant) -> String {
     format_duration(Duration::from_secs(started.elapsed().as_secs()))
 }
 
-/// Why a lock is not had yet.
-async fn reason(name: &Name, locks: &Locks) -> (Option<Holder>, String) {
-    match locks.show(name.as_str()).await {
-        Ok(Some(holder)) => {
-            let why = format!("held by {holder}");
-            (Some(holder), why)
+/// The first lock that is not had yet, and why.
+async fn reason<'a>(names: &'a [Name], locks: &Locks) -> (&'a Name, Option<Holder>, String) {
+    let ours = |holder: &Holder| holder.pid == Some(std::process::id());
+    for name in names {
+        match locks.show(name.as_str()).await {
+            Ok(Some(holder)) if names.len() > 1 && ours(&holder) => {}
+            Ok(Some(holder)) => {
+                let why = format!("held by {holder}");
+                return (name, Some(holder), why);
+            }
+            Ok(None) => {}
+            Err(error) => return (name, None, error.to_string()),
         }
-        Ok(None) => (
-            None,
-            locks.check().await.map_or_else(|error| error.to_string(), |()| "nobody has it just now".into()),
-        ),
-        Err(error) => (None, error.to_string()),
     }
+    let why = locks.check().await.map_or_else(|error| error.to_string(), |()| "nobody has it just now".into());
+    (&names[0], None, why)
 }
 
 #[cfg(test)]

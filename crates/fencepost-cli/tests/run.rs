@@ -53,6 +53,48 @@ fn a_command_needs_no_dashes_and_keeps_its_own() {
 }
 
 #[test]
+fn a_command_can_have_several_locks() {
+    for store in [Store::file(), Store::redis()] {
+        let words = ["run", "b", "--also", "a", "--also", "c", "--also", "a", "sh", "-c"];
+        let script = "echo $FENCEPOST_NAME $FENCEPOST_TOKEN; echo $FENCEPOST_TOKENS; touch has; \
+                      until [ -e stop ]; do sleep 0.01; done";
+        let running = store.start(&[&words[..], &[script]].concat());
+        eventually("it has them", || store.path("has").exists());
+        let listed = store.json(&["--json", "list"]);
+        let holders: Vec<_> = listed.as_array().unwrap().iter().map(|holder| &holder["name"]).collect();
+        assert_eq!(holders, ["a", "b", "c"]);
+        for name in ["a", "b", "c"] {
+            assert_fails(&store.output(&["run", "--try", "x", "--also", name, "true"]), 75, &["busy"]);
+        }
+        assert_fails(&store.output(&["show", "x"]), 1, &[]);
+        std::fs::write(store.path("stop"), "").unwrap();
+        let output = running.end();
+        assert_eq!(code(&output), 0, "{output:?}");
+        let said = text(&output.stdout);
+        let (first, tokens) = said.trim().split_once('\n').unwrap();
+        let tokens: serde_json::Value = serde_json::from_str(tokens).unwrap();
+        assert_eq!(first, format!("b {}", tokens["b"]));
+        assert_eq!(tokens.as_object().unwrap().len(), 3, "{tokens}");
+        assert_eq!(store.succeed(&["list"]), "");
+    }
+}
+
+#[test]
+fn a_command_ends_with_the_first_of_its_locks() {
+    for store in [Store::file(), Store::redis()] {
+        let words = ["run", "a", "--also", "b", "--grace", "1s", "sh", "-c", "touch has; sleep 100"];
+        let running = store.start(&words);
+        eventually("it has them", || store.path("has").exists());
+        store.succeed(&["force-release", "b", "--reason", "test"]);
+        assert_fails(&running.end(), 70, &["lock `b` was lost", "test", "the command was ended"]);
+        assert_eq!(store.succeed(&["list"]), "", "the other one was given back");
+    }
+    let many: Vec<_> = (0..20).flat_map(|lock| ["--also".to_owned(), lock.to_string()]).collect();
+    let words: Vec<_> = ["run", "a"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    assert_fails(&Store::file().output(&[&words[..], &["true"]].concat()), 64, &["at most 16 locks"]);
+}
+
+#[test]
 fn a_lock_that_a_command_runs_under_is_not_waited_for() {
     for store in [Store::file(), Store::redis()] {
         let us = env!("CARGO_BIN_EXE_fencepost");

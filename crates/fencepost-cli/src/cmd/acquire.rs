@@ -50,8 +50,10 @@ pub(super) fn run(args: &Acquire, global: &Global, console: Console) -> Outcome 
 
 async fn acquire(args: &Acquire, locks: &Locks, console: Console, signals: &Incoming) -> Outcome {
     let name = args.target.name(locks)?;
-    let lock = args.lock.lock(locks, &name);
-    let handle = waiting::acquire(&lock, &name, locks, console, signals).await?.detach().await?;
+    let name = std::slice::from_ref(&name);
+    let guards = waiting::acquire(&args.lock.all(locks, name), name, locks, console, signals).await?;
+    let Some(guard) = guards.into_guards().pop() else { unreachable!("a lock for each name") };
+    let handle = guard.detach().await?;
     let left = time_left(locks, &handle).await;
     let printed = console.result(&Detached::new(&handle, left), || handle.to_string());
     if let Err(failure) = printed {

@@ -14,7 +14,7 @@ mod show;
 #[cfg(feature = "torture")]
 mod torture;
 
-use fencepost::{Lock, Locks, Name, Wait};
+use fencepost::{LockSet, Locks, Name, Wait};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::{Cli, Command, Global, LockOptions, Target};
@@ -70,29 +70,39 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
 impl Target {
     /// The name of the lock.
     fn name(&self, locks: &Locks) -> Result<Name, Failure> {
+        self.name_of(&self.name, locks)
+    }
+
+    /// The name of a lock that is named in the same way.
+    fn name_of(&self, given: &Name, locks: &Locks) -> Result<Name, Failure> {
         if !self.pg_key {
-            return Ok(self.name.clone());
+            return Ok(given.clone());
         }
         if !locks.capabilities().store.starts_with("postgres") {
             return Err(Failure::Usage(
                 "--pg-key names an advisory lock of PostgreSQL, and this is another store".to_owned(),
             ));
         }
-        let key: fencepost::postgres::Key = self.name.as_str().parse()?;
+        let key: fencepost::postgres::Key = given.as_str().parse()?;
         Ok(Name::new(&key.to_string())?)
     }
 }
 
 impl LockOptions {
-    /// The lock that these options describe.
-    fn lock(&self, locks: &Locks, name: &Name) -> Lock {
-        let mut lock = locks.lock(name.as_str()).wait(if self.try_once { Wait::No } else { self.wait });
+    /// How long to wait.
+    fn wait(&self) -> Wait {
+        if self.try_once { Wait::No } else { self.wait }
+    }
+
+    /// The locks that these options describe.
+    fn all(&self, locks: &Locks, names: &[Name]) -> LockSet {
+        let mut set = locks.all(names.iter().map(Name::as_str)).wait(self.wait());
         if let Some(ttl) = self.ttl {
-            lock = lock.ttl(ttl);
+            set = set.ttl(ttl);
         }
         if let Some(note) = &self.note {
-            lock = lock.note(note.as_str());
+            set = set.note(note.as_str());
         }
-        lock
+        set
     }
 }

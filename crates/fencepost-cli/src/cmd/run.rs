@@ -1,19 +1,21 @@
 //! `run`: a command under a lock. This process holds the lock and forwards signals; its guardian, forked
 //! before any thread starts, runs the command and ends it when it must not go on.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use fencepost::SupervisorExt as _;
-use fencepost::{Error, Guard, Locks, Name, State, Wait, format_duration};
+use fencepost::{Error, Guard, GuardSet, Locks, Name, State, Wait, format_duration};
 use rustix::process::Pid;
+use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::{Global, Run};
 use crate::exit::{self, Failure, Outcome, system};
-use crate::guardian::{Leash, Listening, News, Start};
+use crate::guardian::{Leash, Listening, MOST_LOCKS, News, Start};
 use crate::output::{Console, shown};
 use crate::signals::{self, Caught, Incoming};
 use crate::terminal::Terminal;
@@ -65,15 +67,15 @@ async fn hold(
     signals: &Incoming,
     guardian: &Listening,
 ) -> Outcome {
-    let name = args.target.name(locks)?;
+    let names = names(args, locks)?;
     let ttl = args.lock.ttl.unwrap_or(locks.default_ttl());
     let margin = args.grace.min(ttl / 4);
     let patience = Patience::new(args);
     let mut tried = 0;
     loop {
-        let guard = acquire(args, locks, &name, margin, &patience, console, signals).await?;
+        let guards = acquire(args, locks, &names, margin, &patience, console, signals).await?;
         let terminal = Terminal::open();
-        let watch = Watch { args, guard: &guard, guardian, signals, terminal, margin };
+        let watch = Watch { args, name: &names[0], guards: &guards, guardian, signals, terminal, margin };
         let end = watch.run().await;
         if let (End::Ended | End::Unguarded, Some(terminal)) = (&end, &watch.terminal) {
             terminal.reset();
@@ -84,7 +86,7 @@ async fn hold(
             // Nothing was started.
             End::TooLate { asked: None } if !patience.is_over() => {
                 if tried == 1 {
-                    let (name, ttl) = (shown(name.as_str()), format_duration(ttl));
+                    let (name, ttl) = (shown(names[0].as_str()), format_duration(ttl));
                     console.note(&format!(
                         "lock `{name}` was granted too late to start the command, twice; trying again; \
                          its ttl of {ttl} may be too short for this machine or store"
@@ -93,19 +95,34 @@ async fn hold(
                 tokio::select! {
                     biased;
                     signal = waiting::ending(signals) => return Err(Failure::Interrupted(signal)),
-                    () = give_back(guard, (PAUSE * 2u32.pow(tried)).min(ttl)) => {}
+                    () = give_back(guards, (PAUSE * 2u32.pow(tried)).min(ttl)) => {}
                 }
                 tried = (tried + 1).min(10);
             }
-            end => return finish(guard, end, args.max_hold, console).await,
+            end => return finish(guards, end, args.max_hold, console).await,
         }
     }
 }
 
+/// The names of the locks, first the one whose token the command gets by itself.
+fn names(args: &Run, locks: &Locks) -> Result<Vec<Name>, Failure> {
+    let mut names = vec![args.target.name(locks)?];
+    for also in &args.also {
+        let name = args.target.name_of(also, locks)?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.len() > MOST_LOCKS {
+        return Err(Failure::Usage(format!("a command has at most {MOST_LOCKS} locks")));
+    }
+    Ok(names)
+}
+
 /// Releases a lock on which nothing was started, and leaves others some time. If the release fails, the lock
 /// is free with the end of its lease.
-async fn give_back(guard: Guard, pause: Duration) {
-    drop(guard.release().await);
+async fn give_back(guards: GuardSet, pause: Duration) {
+    drop(guards.release().await);
     sleep(pause).await;
 }
 
@@ -139,30 +156,30 @@ impl Patience {
     }
 }
 
-/// Acquires the lock for long enough to start a command. Nothing has been started while that goes on, so a
+/// Acquires the locks for long enough to start a command. Nothing has been started while that goes on, so a
 /// lock that is lost meanwhile is waited for again.
 async fn acquire(
     args: &Run,
     locks: &Locks,
-    name: &Name,
+    names: &[Name],
     margin: Duration,
     patience: &Patience,
     console: Console,
     signals: &Incoming,
-) -> Result<Guard, Failure> {
+) -> Result<GuardSet, Failure> {
     loop {
-        let mut lock = args.lock.lock(locks, name);
+        let mut set = args.lock.all(locks, names);
         if let Some(left) = patience.left() {
-            lock = lock.wait(left);
+            set = set.wait(left);
         }
-        let guard = waiting::acquire(&lock, name, locks, console, signals).await?;
+        let guards = waiting::acquire(&set, names, locks, console, signals).await?;
         let covered = tokio::select! {
             biased;
             signal = waiting::ending(signals) => return Err(Failure::Interrupted(signal)),
-            covered = cover(&guard, margin) => covered,
+            covered = cover(&guards, margin) => covered,
         };
         match covered {
-            Ok(()) => return Ok(guard),
+            Ok(()) => return Ok(guards),
             Err(Error::Lost { .. }) if !patience.is_over() => {}
             Err(error) => return Err(error.into()),
         }
@@ -171,19 +188,31 @@ async fn acquire(
 
 /// Waits until a lease lasts for longer than the margin in which the guardian would end the command. A lock
 /// that came by a push has a short term at first.
-async fn cover(guard: &Guard, margin: Duration) -> Result<(), Error> {
+async fn cover(guards: &GuardSet, margin: Duration) -> Result<(), Error> {
+    let is_short = |guard: &Guard| guard.valid_for().is_some_and(|left| left <= margin + margin / 2);
     for _ in 0..3 {
-        guard.check()?;
-        if guard.valid_for().is_none_or(|left| left > margin + margin / 2) {
-            return Ok(());
+        guards.check()?;
+        let mut failed = false;
+        for guard in guards.guards().iter().filter(|guard| is_short(guard)) {
+            match guard.extend().await {
+                Err(error) if error.is_transient() => failed = true,
+                extended => drop(extended?),
+            }
         }
-        match guard.extend().await {
-            Err(error) if error.is_transient() => sleep(PAUSE).await,
-            extended => drop(extended?),
+        if !guards.guards().iter().any(is_short) {
+            break;
+        }
+        if failed {
+            sleep(PAUSE).await;
         }
     }
     // Whether that is enough is the guardian's to say.
-    guard.check()
+    guards.check()
+}
+
+/// When the first lease ends, on `CLOCK_BOOTTIME`.
+fn valid_until(guards: &GuardSet) -> Option<Duration> {
+    guards.guards().iter().filter_map(Guard::valid_until_boottime).min()
 }
 
 /// How it ended for the command.
@@ -201,10 +230,12 @@ enum End {
     Unguarded,
 }
 
-/// A command at work under a lock.
+/// A command at work under its locks.
 struct Watch<'a> {
     args: &'a Run,
-    guard: &'a Guard,
+    /// Of the lock whose token the command gets by itself.
+    name: &'a Name,
+    guards: &'a GuardSet,
     guardian: &'a Listening,
     signals: &'a Incoming,
     terminal: Option<Terminal>,
@@ -214,18 +245,13 @@ struct Watch<'a> {
 impl Watch<'_> {
     async fn run(&self) -> End {
         let foreground = self.terminal.as_ref().is_some_and(Terminal::hand_over_at_start);
-        let mut told = self.guard.valid_until_boottime();
-        let environment = vec![
-            ("FENCEPOST_NAME".to_owned(), self.guard.name().to_string()),
-            ("FENCEPOST_TOKEN".to_owned(), self.guard.token().to_string()),
-            ("FENCEPOST_OWNER".to_owned(), self.guard.owner().to_string()),
-            (waiting::OUTER.to_owned(), waiting::outer_and(self.guard.owner())),
-        ];
+        let mut told = valid_until(self.guards);
         let lease = told.map(|until| (until, self.margin));
-        let start = Start { environment, foreground, lease, max_hold: self.args.max_hold };
-        self.guardian.go(start, self.guard.lifeline());
+        let (environment, max_hold) = (self.environment(), self.args.max_hold);
+        let lifelines: Vec<_> = self.guards.guards().iter().filter_map(Guard::lifeline).collect();
+        self.guardian.go(Start { environment, foreground, lease, max_hold }, &lifelines);
         // Renewals come every third of the ttl; looking four times as often keeps the guardian well ahead.
-        let left = self.guard.valid_for().unwrap_or(Duration::MAX);
+        let left = self.guards.valid_for().unwrap_or(Duration::MAX);
         let mut look = interval((left / 12).clamp(Duration::from_millis(5), Duration::from_secs(5)));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut group, mut asked) = (None, None);
@@ -256,7 +282,7 @@ impl Watch<'_> {
                         return End::Unguarded;
                     }
                 },
-                _ = self.guard.lost(), if !lost => {
+                _ = self.guards.lost(), if !lost => {
                     self.guardian.lost();
                     lost = true;
                     overdue = overdue.into_iter().chain(late(Duration::ZERO)).min();
@@ -266,7 +292,7 @@ impl Watch<'_> {
                         asked = asked.or(Some(signal));
                     }
                     // Continued: the command goes on as well, but not without the lock.
-                    if signal != libc::SIGCONT || !self.guard.state().is_lost() {
+                    if signal != libc::SIGCONT || !self.guards.state().is_lost() {
                         self.guardian.signal(signal);
                     }
                 }
@@ -279,9 +305,26 @@ impl Watch<'_> {
         }
     }
 
+    /// What the command sees.
+    fn environment(&self) -> Vec<(String, String)> {
+        let guards = self.guards.guards();
+        let token = |guard: &Guard| (guard.name().to_string(), guard.token().get());
+        let tokens = json!(guards.iter().map(token).collect::<BTreeMap<_, _>>());
+        let mut environment = vec![
+            ("FENCEPOST_TOKENS".to_owned(), tokens.to_string()),
+            (waiting::OUTER.to_owned(), waiting::outer_and(guards.iter().map(Guard::owner))),
+        ];
+        if let Some(first) = guards.iter().find(|guard| guard.name() == self.name) {
+            environment.push(("FENCEPOST_NAME".to_owned(), first.name().to_string()));
+            environment.push(("FENCEPOST_TOKEN".to_owned(), first.token().to_string()));
+            environment.push(("FENCEPOST_OWNER".to_owned(), first.owner().to_string()));
+        }
+        environment
+    }
+
     /// Tells the guardian when the lease ends, if it does not know; returns what it knows now.
     fn tell_lease(&self, told: Option<Duration>) -> Option<Duration> {
-        let until = self.guard.valid_until_boottime();
+        let until = valid_until(self.guards);
         if let Some(until) = until.filter(|_| until != told) {
             self.guardian.lease(until, self.margin);
         }
@@ -304,7 +347,7 @@ impl Watch<'_> {
             // Somebody stopped the command with STOP, and will continue it.
             _ => return,
         }
-        if self.guard.state().is_lost() {
+        if self.guards.state().is_lost() {
             // The loss is told at the next turn of the loop; the command must not run before.
             return;
         }
@@ -316,8 +359,19 @@ impl Watch<'_> {
     }
 }
 
-/// Releases the lock and says how it went.
-async fn finish(guard: Guard, end: End, max_hold: Option<Duration>, console: Console) -> Outcome {
+/// The lock that is worst off.
+fn worst(guards: &GuardSet) -> Option<&Guard> {
+    let severity = |guard: &&Guard| match guard.state() {
+        State::Lost(_) => 0,
+        State::AtRisk { .. } => 1,
+        _ => 2,
+    };
+    guards.guards().iter().min_by_key(severity)
+}
+
+/// Releases the locks and says how it went.
+async fn finish(guards: GuardSet, end: End, max_hold: Option<Duration>, console: Console) -> Outcome {
+    let Some(guard) = worst(&guards) else { unreachable!("a lock for each name") };
     let name = guard.name().clone();
     let lock = format!("lock `{}`", shown(name.as_str()));
     let (cause, threat) = match (guard.state(), max_hold) {
@@ -328,7 +382,7 @@ async fn finish(guard: Guard, end: End, max_hold: Option<Duration>, console: Con
         }
         _ => ("at_risk", format!("the renewal of {lock} came too late to go on safely")),
     };
-    let released = guard.release().await;
+    let released = guards.release().await;
     let ended = |cause, message| Err(Failure::Ended { name, message, cause });
     match end {
         End::NotStarted(error) => Err(Failure::CannotRun { command: Default::default(), error }),
@@ -339,11 +393,12 @@ async fn finish(guard: Guard, end: End, max_hold: Option<Duration>, console: Con
         }
         End::Exited(status) => match released {
             Ok(()) => Ok(code(status)),
-            Err(Error::Lost { why, .. }) => ended(
+            Err(Error::Lost { name: lost, why, .. }) => ended(
                 why.as_str(),
                 format!(
-                    "{lock} was lost: {why}; the command had ended by then ({status}), maybe after the lock \
-                     did"
+                    "lock `{}` was lost: {why}; the command had ended by then ({status}), maybe after the \
+                     lock did",
+                    shown(lost.as_str())
                 ),
             ),
             Err(error) => {

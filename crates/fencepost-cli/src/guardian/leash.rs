@@ -76,26 +76,26 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Starts the command. The lifeline keeps the lock held while the guardian lives, whatever becomes of us.
-    pub(crate) fn go(&self, start: Start, lifeline: Option<BorrowedFd<'_>>) {
-        self.order(&Order::Go(start), lifeline);
+    /// Starts the command. The lifelines keep the locks held while the guardian lives, whatever becomes of us.
+    pub(crate) fn go(&self, start: Start, lifelines: &[BorrowedFd<'_>]) {
+        let _ = wire::send(self.socket.as_fd(), &Order::Go(start), lifelines);
     }
 
     /// Says when the lease ends now, and how long before that the command shall be asked to end.
     pub(crate) fn lease(&self, until: Duration, margin: Duration) {
-        self.order(&Order::Lease { until, margin }, None);
+        self.order(&Order::Lease { until, margin });
     }
 
     /// Says that the lock is lost.
     pub(crate) fn lost(&self) {
-        self.order(&Order::Lost, None);
+        self.order(&Order::Lost);
         // A guardian that somebody stopped has to act now, not when we do its work.
         let _ = kill_process(self.guardian, Signal::CONT);
     }
 
     /// Passes a signal on to the command's group.
     pub(crate) fn signal(&self, signal: i32) {
-        self.order(&Order::Signal(signal), None);
+        self.order(&Order::Signal(signal));
     }
 
     /// The next report. May be dropped at any time.
@@ -148,7 +148,7 @@ impl Listening {
     }
 
     /// A guardian that is gone hears nothing; that it is gone is in the news.
-    fn order(&self, order: &Order, descriptor: Option<BorrowedFd<'_>>) {
-        let _ = wire::send(self.socket.as_fd(), order, descriptor);
+    fn order(&self, order: &Order) {
+        let _ = wire::send(self.socket.as_fd(), order, &[]);
     }
 }

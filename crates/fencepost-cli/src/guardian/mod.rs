@@ -12,4 +12,4 @@ mod process;
 mod wire;
 
 pub(crate) use leash::{Leash, Listening, News};
-pub(crate) use wire::Start;
+pub(crate) use wire::{MOST_LOCKS, Start};

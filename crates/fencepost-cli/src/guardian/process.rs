@@ -47,7 +47,7 @@ pub(super) fn serve(wrapper: OwnedFd, duty: Duty) -> io::Result<()> {
         plan,
         group: None,
         status: None,
-        lifeline: None,
+        lifelines: Vec::new(),
         net: None,
     }
     .serve()
@@ -64,8 +64,8 @@ struct Guardian {
     group: Option<Pid>,
     /// The command's wait status, once it has ended.
     status: Option<i32>,
-    /// Keeps the lock held while it is open, where the store works that way.
-    lifeline: Option<OwnedFd>,
+    /// Keep the locks held while they are open, where the store works that way.
+    lifelines: Vec<OwnedFd>,
     /// Kills the group should we be killed.
     net: Option<Net>,
 }
@@ -122,7 +122,7 @@ impl Guardian {
     fn listen(&mut self) -> Next {
         let Some(wrapper) = &self.wrapper else { return Next::Watch };
         // A wrapper that cannot be understood is as good as none.
-        let Ok(Some((order, descriptor))) = wire::receive::<Order>(wrapper.as_fd()) else {
+        let Ok(Some((order, descriptors))) = wire::receive::<Order>(wrapper.as_fd()) else {
             self.wrapper = None;
             return self.end();
         };
@@ -135,7 +135,7 @@ impl Guardian {
                 if let Some(max_hold) = start.max_hold {
                     self.plan.end_at(now().saturating_add(max_hold));
                 }
-                self.lifeline = descriptor;
+                self.lifelines = descriptors;
                 return self.start(&start);
             }
             // About a lock on which nothing was started.
@@ -154,7 +154,7 @@ impl Guardian {
     fn start(&mut self, start: &Start) -> Next {
         if self.plan.due(now()).is_some() {
             // The wrapper may take the lock once more.
-            (self.plan, self.lifeline) = (Plan::new(self.duty.grace), None);
+            (self.plan, self.lifelines) = (Plan::new(self.duty.grace), Vec::new());
             self.say(&Answer::TooLate);
             return Next::Watch;
         }
@@ -277,7 +277,7 @@ impl Guardian {
     /// Tells the wrapper; if it is gone, the end of the connection says so at the next look.
     fn say(&self, answer: &Answer) {
         if let Some(wrapper) = &self.wrapper {
-            let _ = wire::send(wrapper.as_fd(), answer, None);
+            let _ = wire::send(wrapper.as_fd(), answer, &[]);
         }
     }
 

@@ -13,8 +13,12 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Larger than any message: a name has at most 512 bytes, which JSON makes at most six times as long.
-const LARGEST: usize = 8192;
+/// How many locks one command can have, and so the most descriptors in a message.
+pub(crate) const MOST_LOCKS: usize = 16;
+
+/// Larger than any message: a name has at most 512 bytes, which JSON makes at most six times as long, and JSON
+/// within JSON seven times.
+const LARGEST: usize = 8192 * (MOST_LOCKS + 1);
 
 /// Told to the guardian.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,18 +69,17 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair)
 }
 
-/// Sends a message, and a descriptor with it.
+/// Sends a message, and descriptors with it.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
-    descriptor: Option<BorrowedFd<'_>>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LOCKS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.as_slice();
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("no room for a descriptor"));
+        return Err(io::Error::other("no room for the descriptors"));
     }
     loop {
         match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
@@ -86,12 +89,12 @@ pub(super) fn send(
     }
 }
 
-/// Receives a message, and the descriptor that came with it; `None` when the other side is gone.
+/// Receives a message, and the descriptors that came with it; `None` when the other side is gone.
 pub(super) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
-) -> io::Result<Option<(T, Option<OwnedFd>)>> {
-    let mut bytes = [0u8; LARGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0u8; LARGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LOCKS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let mut buffers = [IoSliceMut::new(&mut bytes)];
@@ -105,11 +108,13 @@ pub(super) fn receive<T: DeserializeOwned>(
     if received.bytes == 0 {
         return Ok(None);
     }
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, descriptor)))
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, descriptors)))
 }
 
 #[cfg(test)]
@@ -118,41 +123,46 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_descriptor_travels_with_its_message() {
+    fn descriptors_travel_with_their_message() {
         let (here, there) = pair().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        send(here.as_fd(), &Order::Go(Start::default()), Some(writer.as_fd())).unwrap();
-        send(here.as_fd(), &Order::Signal(15), None).unwrap();
-        drop((here, writer));
+        let other = rustix::io::dup(&writer).unwrap();
+        send(here.as_fd(), &Order::Go(Start::default()), &[other.as_fd(), writer.as_fd()]).unwrap();
+        send(here.as_fd(), &Order::Signal(15), &[]).unwrap();
+        drop((here, writer, other));
 
-        let (order, descriptor) = receive::<Order>(there.as_fd()).unwrap().unwrap();
+        let (order, mut descriptors) = receive::<Order>(there.as_fd()).unwrap().unwrap();
         assert!(matches!(order, Order::Go(_)));
-        rustix::io::write(descriptor.unwrap(), b"x").unwrap();
-        assert_eq!(rustix::io::read(&reader, &mut [0u8; 4]).unwrap(), 1);
+        assert_eq!(descriptors.len(), 2);
+        for descriptor in descriptors.drain(..) {
+            rustix::io::write(descriptor, b"x").unwrap();
+            assert_eq!(rustix::io::read(&reader, &mut [0u8; 4]).unwrap(), 1);
+        }
 
-        let (order, descriptor) = receive::<Order>(there.as_fd()).unwrap().unwrap();
-        assert!(matches!(order, Order::Signal(15)) && descriptor.is_none());
+        let (order, descriptors) = receive::<Order>(there.as_fd()).unwrap().unwrap();
+        assert!(matches!(order, Order::Signal(15)) && descriptors.is_empty());
         assert!(receive::<Order>(there.as_fd()).unwrap().is_none());
     }
 
     #[test]
     fn the_last_words_of_a_side_that_did_not_listen_are_heard() {
         let (here, there) = pair().unwrap();
-        send(here.as_fd(), &Order::Lost, None).unwrap();
-        send(there.as_fd(), &Answer::TooLate, None).unwrap();
+        send(here.as_fd(), &Order::Lost, &[]).unwrap();
+        send(there.as_fd(), &Answer::TooLate, &[]).unwrap();
         drop(there);
         assert_eq!(receive::<Answer>(here.as_fd()).unwrap().unwrap().0, Answer::TooLate);
         assert!(receive::<Answer>(here.as_fd()).unwrap().is_none());
     }
 
     #[test]
-    fn the_longest_name_fits_into_a_message() {
+    fn the_longest_names_fit_into_a_message() {
         let (here, there) = pair().unwrap();
         let name = "\u{1}".repeat(fencepost::MAX_NAME);
-        let environment = vec![("FENCEPOST_NAME".to_owned(), name.clone())];
-        let start = Start { environment, foreground: true, ..Start::default() };
-        send(here.as_fd(), &Order::Go(start), None).unwrap();
+        let tokens = serde_json::to_string(&vec![(&name, u64::MAX); MOST_LOCKS]).unwrap();
+        let environment = vec![("FENCEPOST_NAME".to_owned(), name), ("FENCEPOST_TOKENS".to_owned(), tokens)];
+        let start = Start { environment: environment.clone(), foreground: true, ..Start::default() };
+        send(here.as_fd(), &Order::Go(start), &[]).unwrap();
         let (order, _) = receive::<Order>(there.as_fd()).unwrap().unwrap();
-        assert!(matches!(order, Order::Go(start) if start.environment[0].1 == name));
+        assert!(matches!(order, Order::Go(start) if start.environment == environment));
     }
 }

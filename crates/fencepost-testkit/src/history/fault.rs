@@ -81,9 +81,12 @@ impl Fault {
         let struck = self.struck?;
         let over = self.to.unwrap_or(Moment(u64::MAX));
         let sent = earlier.sent(excuse.ttl);
-        let unaware = faults.iter().any(|fault| {
-            fault.target == Target::Client(earlier.grant.client) && fault.touches(self.from, from)
-        });
+        // A hold without an end is a command's. One that runs for long has a wrapper that its client stopped or
+        // killed.
+        let unaware = earlier.promised.is_none()
+            || faults.iter().any(|fault| {
+                fault.target == Target::Client(earlier.grant.client) && fault.touches(self.from, from)
+            });
         // It learns at its next renewal, a third of a ttl later, unless it cannot hear.
         let soon = unaware || to.since(from) <= excuse.ttl / 2;
         let explained = match excuse.cause {

@@ -94,6 +94,14 @@ fn a_crash_of_postgres_explains_what_it_can_lose_and_whom_it_cannot_tell() {
     assert!(excused(&two(600, 1200, 300), &[crash.clone(), stopped(1)]));
     assert!(!excused(&two(600, 1200, 300), &[crash.clone(), stopped(2)]), "the holder was told");
     assert!(!excused(&two(300, 1200, 300), &[crash.clone(), stopped(1)]), "its lease was on disk");
+    let command = |first| {
+        let mut events = two(first, 1200, 300);
+        events[1].what = What::Acquired { token: 7, until: None };
+        events[4].what = What::Released { until: None };
+        events
+    };
+    assert!(excused(&command(600), std::slice::from_ref(&crash)), "its wrapper stood still");
+    assert!(!excused(&command(300), std::slice::from_ref(&crash)), "its lease was on disk");
     let old = [
         invoke(0, 1),
         acquired(1, 1, 7, 10_000),
