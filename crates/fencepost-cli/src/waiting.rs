@@ -124,7 +124,8 @@ async fn reason<'a>(names: &'a [Name], locks: &Locks) -> (&'a Name, Option<Holde
             Err(error) => return (name, None, error.to_string()),
         }
     }
-    let why = locks.check().await.map_or_else(|error| error.to_string(), |()| "nobody has it just now".into());
+    let why =
+        locks.check().await.map_or_else(|error| error.to_string(), |()| "nobody has it just now".into());
     (&names[0], None, why)
 }
 

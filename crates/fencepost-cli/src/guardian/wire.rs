@@ -90,9 +90,7 @@ pub(super) fn send(
 }
 
 /// Receives a message, and the descriptors that came with it; `None` when the other side is gone.
-pub(super) fn receive<T: DeserializeOwned>(
-    socket: BorrowedFd<'_>,
-) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0u8; LARGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LOCKS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
