@@ -79,6 +79,23 @@ pub(crate) async fn act(what: &str, url: &str) {
             eventually("they have ended", || threads().is_empty());
             say("nothing is left");
         }
+        "wait and fork" => {
+            let waiting = tokio::spawn(async move { lock.acquire().await });
+            let is_listed =
+                || async { !locks.show("job").await.unwrap().is_some_and(|holder| holder.queue.is_empty()) };
+            while !is_listed().await {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            // SAFETY: the child only sleeps, and the parent ends it.
+            match unsafe { libc::fork() } {
+                0 => loop {
+                    // SAFETY: as above.
+                    unsafe { libc::sleep(600) };
+                },
+                forked => say(&forked.to_string()),
+            }
+            drop(waiting.await);
+        }
         "exec" => {
             let guard = lock.acquire().await.unwrap();
             // Outlives us on purpose; the parent ends it.

@@ -34,6 +34,7 @@ mod operator;
 mod record;
 mod sweep;
 mod timestamp;
+mod waiters;
 
 use std::sync::Arc;
 use std::time::Duration;
