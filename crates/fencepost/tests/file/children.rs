@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use fencepost::{Guard, Handle, Locks};
 use fencepost_testkit::eventually;
@@ -81,11 +82,12 @@ pub(crate) async fn act(what: &str, url: &str) {
         }
         "wait and fork" => {
             let waiting = tokio::spawn(async move { lock.acquire().await });
-            let is_listed =
-                || async { !locks.show("job").await.unwrap().is_some_and(|holder| holder.queue.is_empty()) };
-            while !is_listed().await {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
+            let listed = async {
+                while locks.show("job").await.unwrap().is_some_and(|holder| holder.queue.is_empty()) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), listed).await.expect("it is listed");
             // SAFETY: the child only sleeps, and the parent ends it.
             match unsafe { libc::fork() } {
                 0 => loop {

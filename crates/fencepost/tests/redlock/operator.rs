@@ -58,11 +58,12 @@ async fn show_tells_who_waits_by_the_queues_of_all_nodes() {
     until("it stands in a queue", async || nodes.iter().any(|node| node.cli(&["LLEN", QUEUE]) == "1")).await;
     let entries = nodes.iter().map(|node| node.cli(&["LINDEX", QUEUE, "0"]));
     let entry = entries.into_iter().find(|entry| !entry.is_empty()).unwrap();
-    let channel = entry.split(' ').next().unwrap();
+    let [channel, owner, _] = entry.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{entry}") };
     // On a node of its own each: a client of an earlier version, one that was killed, and what is no entry.
     let earlier = "31d52854-f76f-8be1-bb89-4bb8ea83f017";
     nodes[0].cli(&["RPUSH", QUEUE, &format!("{channel} {earlier}")]);
-    nodes[1].cli(&["RPUSH", QUEUE, &entry.replace(channel, "0123456789abcdef")]);
+    let killed = entry.replace(channel, "0123456789abcdef").replace(owner, &earlier.replace('3', "4"));
+    nodes[1].cli(&["RPUSH", QUEUE, &killed]);
     nodes[2].cli(&["RPUSH", QUEUE, "no entry"]);
     let queue = locks.show("a").await.unwrap().unwrap().queue;
     let known: Vec<_> = queue.iter().map(|waiter| (waiter.note.as_deref(), waiter.pid)).collect();

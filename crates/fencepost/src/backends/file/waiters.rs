@@ -1,5 +1,5 @@
 //! Who waits, for others to see: the file `.waiting` beside the lock files. Each waiter has a slot there with
-//! its record, and the lock on one byte (an OFD lock) for as long as it waits. The kernel takes that lock back
+//! its record, and a lock on one byte (an OFD lock) for as long as it waits. The kernel takes that lock back
 //! with the process, so what stands in a slot that nobody has locked means nothing.
 //!
 //! It is for people to read. Nothing is decided by it, and a waiter that cannot be listed waits all the same.
@@ -118,7 +118,8 @@ fn claim(file: &LockFile, own: &BTreeSet<u64>, record: &Record<'_>) -> io::Resul
             continue;
         }
         let written = retry_on_intr(|| pwrite(file, &record.encode(), slot * SLOT as u64));
-        if let Err(error) = written.map_err(io::Error::from).and_then(|_| set_lock(file, slot, libc::F_RDLCK)) {
+        let shown = written.map_err(io::Error::from).and_then(|_| set_lock(file, slot, libc::F_RDLCK));
+        if let Err(error) = shown {
             let _ = set_lock(file, slot, libc::F_UNLCK);
             return Err(error);
         }
