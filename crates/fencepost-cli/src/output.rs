@@ -189,18 +189,29 @@ pub(crate) fn details(holder: &Holder) -> String {
     for node in &holder.nodes {
         out.push_str(&format!("{:8} {}\n", "node", node_line(node)));
     }
-    for waiting in &holder.queue {
-        out.push_str(&format!("{:8} {}\n", "waits", waiting_line(waiting)));
+    for (place, waiting) in (1..=WAITERS_SHOWN).zip(&holder.queue) {
+        out.push_str(&format!("{:8} {place}. {}\n", "waits", waiting_line(waiting)));
+    }
+    let more = holder.queue.len().saturating_sub(WAITERS_SHOWN);
+    if more > 0 {
+        out.push_str(&format!("{:8} and {more} more\n", "waits"));
     }
     out
 }
 
+/// More waiters are only counted.
+const WAITERS_SHOWN: usize = 20;
+
 fn waiting_line(waiting: &Holder) -> String {
-    let Some(host) = waiting.host.as_deref() else { return "a foreign client".to_owned() };
-    let mut parts = vec![shown(host)];
+    let mut parts = vec![match (&waiting.host, waiting.owner) {
+        (Some(host), _) => shown(host),
+        (None, Some(owner)) => format!("owner {owner}"),
+        (None, None) => "a foreign client".to_owned(),
+    }];
     parts.extend(waiting.pid.map(|pid| format!("pid {pid}")));
     parts.extend(waiting.age().map(|age| format!("for {}", format_duration(age))));
-    parts.extend(waiting.note.as_deref().map(|note| format!("note `{}`", shown(note))));
+    let note = waiting.note.as_deref().filter(|note| !note.is_empty());
+    parts.extend(note.map(|note| format!("note `{}`", shown(note))));
     parts.join(", ")
 }
 
@@ -276,6 +287,38 @@ mod tests {
         '\u{1d173}',
         '\u{e0041}',
     ];
+
+    fn lock(note: &str) -> Holder {
+        let mut holder = Holder::unknown(fencepost::Name::new("job").unwrap());
+        holder.note = Some(note.to_owned());
+        holder
+    }
+
+    #[test]
+    fn waiters_are_shown_with_what_is_known_and_beyond_some_are_counted() {
+        let mut known = lock("a\u{1b}[2Jb");
+        (known.host, known.pid) = (Some("web-1".to_owned()), Some(7));
+        let mut earlier = lock("");
+        earlier.owner = Some("31d52854-f76f-8be1-bb89-4bb8ea83f017".parse().unwrap());
+        let mut holder = lock("works");
+        holder.queue = vec![known, earlier, lock("backend 5")];
+        let waits = |holder: &Holder| -> Vec<String> {
+            let text = details(holder);
+            text.lines().filter_map(|line| line.strip_prefix("waits    ").map(str::to_owned)).collect()
+        };
+        assert_eq!(
+            waits(&holder),
+            [
+                r"1. web-1, pid 7, note `a\u{1b}[2Jb`",
+                "2. owner 31d52854-f76f-8be1-bb89-4bb8ea83f017",
+                "3. a foreign client, note `backend 5`",
+            ]
+        );
+        holder.queue = vec![lock(""); 20];
+        assert_eq!((waits(&holder).len(), waits(&holder)[19].as_str()), (20, "20. a foreign client"));
+        holder.queue = vec![lock(""); 25];
+        assert_eq!((waits(&holder).len(), waits(&holder)[20].as_str()), (21, "and 5 more"));
+    }
 
     #[test]
     fn json_can_be_shown_and_means_the_same() {

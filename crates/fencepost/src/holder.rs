@@ -33,7 +33,8 @@ pub struct Holder {
     pub revoked: Option<String>,
     /// What each node has of the lock, where a store has several and was asked to show one lock.
     pub nodes: Vec<NodeView>,
-    /// Who waits behind it, first come first, where the store can tell and was asked to show one lock.
+    /// Who waits behind it, first come first, where the store was asked to show one lock. On etcd it has one
+    /// waiter of each process. Beyond a thousand some are left out.
     pub queue: Vec<Holder>,
 }
 

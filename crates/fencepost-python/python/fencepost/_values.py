@@ -115,7 +115,7 @@ class Holder:
     nodes: tuple[NodeView, ...] = ()
     """What each node has of the lock, where a store has several and was asked to show one lock."""
     queue: tuple[Holder, ...] = ()
-    """Who waits behind it, first come first, where the store can tell and was asked to show one lock."""
+    """Who waits behind it, first come first, where the store was asked to show one lock."""
 
 
 @dataclass(frozen=True)

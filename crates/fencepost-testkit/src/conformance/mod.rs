@@ -150,6 +150,7 @@ macro_rules! conformance {
                 show_says_who_holds_a_lock_and_why: Nothing;
                 list_is_sorted_and_cut_to_the_prefix: Nothing;
                 nobody_is_shown_after_the_release: Nothing;
+                waiters_are_shown_in_order_of_arrival_until_they_wait_no_more: Nothing;
             }
             mod names {
                 any_text_is_a_name_of_its_own: Nothing;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use fencepost::{Guard, Handle, Locks};
 use fencepost_testkit::eventually;
@@ -78,6 +79,24 @@ pub(crate) async fn act(what: &str, url: &str) {
             locks.close().await;
             eventually("they have ended", || threads().is_empty());
             say("nothing is left");
+        }
+        "wait and fork" => {
+            let waiting = tokio::spawn(async move { lock.acquire().await });
+            let listed = async {
+                while locks.show("job").await.unwrap().is_some_and(|holder| holder.queue.is_empty()) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), listed).await.expect("it is listed");
+            // SAFETY: the child only sleeps, and the parent ends it.
+            match unsafe { libc::fork() } {
+                0 => loop {
+                    // SAFETY: as above.
+                    unsafe { libc::sleep(600) };
+                },
+                forked => say(&forked.to_string()),
+            }
+            drop(waiting.await);
         }
         "exec" => {
             let guard = lock.acquire().await.unwrap();

@@ -106,3 +106,36 @@ async fn the_sql_functions_exclude_our_locks_and_have_larger_tokens() {
     assert!(bounded("the waiter gets it", waiter).await.unwrap().token().get() > second);
     assert!(Locks::connect(&database.url()).await.unwrap().show("a").await.is_ok());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_psql_is_shown_before_our_waiters_and_one_of_another_database_is_not() {
+    let (database, elsewhere) = (Database::new(), Database::new());
+    let (locks, others) = (database.locks().await, elsewhere.locks().await);
+    for (name, key) in keys() {
+        let _apart = take(&others, &name).await;
+        let mut stranger = Psql::start(&elsewhere);
+        stranger.tell(&format!("SELECT pg_advisory_lock({key}), 1"));
+        until("the stranger waits", async || elsewhere.waits_for_an_advisory_lock()).await;
+
+        let guard = take(&locks, &name).await;
+        assert_eq!(locks.show(&name).await.unwrap().unwrap().queue, []);
+        let lock = patient(&locks, &name).note("ours");
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        let queue = async || locks.show(&name).await.unwrap().unwrap().queue;
+        until("ours is shown", async || queue().await.len() == 1).await;
+        let mut psql = Psql::start(&database);
+        let before = std::time::SystemTime::now();
+        psql.tell(&format!("SELECT pg_advisory_lock({key}), 1"));
+        until("both are shown", async || queue().await.len() == 2).await;
+        let queue = queue().await;
+        assert_eq!((queue[0].owner, queue[0].pid, &queue[0].host), (None, None, &None));
+        assert!(queue[0].note.as_deref().unwrap().contains("application psql"), "{queue:?}");
+        assert!(queue[0].since.unwrap() >= before - ms(1), "{queue:?}");
+        assert_eq!((queue[1].note.as_deref(), queue[1].pid), (Some("ours"), Some(std::process::id())));
+
+        guard.release().await.unwrap();
+        assert_eq!(psql.answer(), "|1");
+        drop(psql);
+        bounded("ours is next", waiter).await.unwrap().release().await.unwrap();
+    }
+}

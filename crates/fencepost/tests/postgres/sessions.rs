@@ -248,6 +248,44 @@ async fn one_odd_row_hides_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_look_at_the_locks_alone_is_still_shown_the_holder() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    let guard = take(&locks, "a").await;
+    let viewer = format!("viewer_{}", database.name);
+    database.psql(&format!(
+        "CREATE ROLE {viewer} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA fencepost TO {viewer}; \
+         GRANT SELECT ON fencepost.locks TO {viewer}"
+    ));
+    let url = format!("postgres://{viewer}:x@{}/{}?timeout=20s", database.server.addr(), database.name);
+    let viewers = fencepost::Locks::connect(&url).await.unwrap();
+    let holder = viewers.show("a").await.unwrap().unwrap();
+    assert_eq!((holder.owner, holder.queue), (Some(guard.owner()), Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn odd_rows_of_waiters_hide_nobody_and_those_that_are_over_are_not_shown() {
+    let database = Database::new();
+    let locks = database.locks().await;
+    let _guard = take(&locks, "a").await;
+    database.psql(
+        "INSERT INTO fencepost.waiters \
+         SELECT two_part, key, channel, since, until, owner, true, 1, host, process, 'note' \
+         FROM fencepost.key_of('a'), (VALUES \
+             ('over', now(), now() - interval '1 second', 'x', 'h', 1), \
+             ('odd', '-infinity', 'infinity', 'x', 'h', -1), \
+             ('times', 'infinity', 'infinity', gen_random_uuid()::text, repeat('h', 5000), -1), \
+             ('years', '290000-01-01', 'infinity', gen_random_uuid()::text, 'h', 1)) \
+         AS w (channel, since, until, owner, host, process)",
+    );
+    let queue = locks.show("a").await.unwrap().unwrap().queue;
+    let known: Vec<_> = queue.iter().map(|waiter| (waiter.owner.is_some(), waiter.pid)).collect();
+    assert_eq!(known, [(false, None), (true, Some(1)), (true, None)]);
+    assert_eq!((queue[0].since, queue[2].since), (None, None));
+    assert_eq!(queue[2].host.as_ref().map(String::len), Some(1024));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_detached_is_not_given_back_though_the_answer_is_late() {
     let database = Database::new();
     let proxy = Proxy::start(database.server.addr());

@@ -63,6 +63,29 @@ async fn show_tells_who_waits_and_in_which_order() {
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
+/// The entry of a client that was killed stays in the queue until a release comes across it.
+#[tokio::test]
+async fn a_waiter_that_does_not_listen_any_more_is_not_shown() {
+    let server = Server::start();
+    server.cli(&["ACL", "SETUSER", "some", "on", ">pw", "+@all", "&*", "~*", "-pubsub"]);
+    let locks = connect(&server).await;
+    let _guard = locks.lock("a").acquire().await.unwrap();
+    let lock = locks.lock("a").note("alive");
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    queues(&server, "a", 1).await;
+    let entry = server.cli(&["LRANGE", "{lock:a}:waiting", "0", "0"]);
+    let channel = &entry[37..53];
+    server.cli(&["LPUSH", "{lock:a}:waiting", &entry.replace(channel, "0123456789abcdef"), "no entry"]);
+    let notes = |holder: fencepost::Holder| {
+        holder.queue.into_iter().map(|waiter| waiter.note.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(notes(locks.show("a").await.unwrap().unwrap()), ["alive"]);
+    // Who may not ask who listens.
+    let some = fencepost::Locks::connect(&server.url().replace("://", "://some:pw@")).await.unwrap();
+    assert_eq!(notes(some.show("a").await.unwrap().unwrap()), ["", "alive", "alive"]);
+    waiter.abort();
+}
+
 #[tokio::test]
 async fn one_odd_key_does_not_hide_the_other_locks() {
     let server = Server::start();

@@ -48,6 +48,33 @@ async fn show_tells_what_each_node_has() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn show_tells_who_waits_by_the_queues_of_all_nodes() {
+    const QUEUE: &str = "{lock:a}:waiters";
+    let nodes = declared(3, CALM).await;
+    let (locks, others) = (connect_to_all(&nodes, CALM).await, connect_to_all(&nodes, CALM).await);
+    let _guard = take(&locks).await;
+    let lock = patient(&others, "a").note("alive");
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    until("it stands in a queue", async || nodes.iter().any(|node| node.cli(&["LLEN", QUEUE]) == "1")).await;
+    let entries = nodes.iter().map(|node| node.cli(&["LINDEX", QUEUE, "0"]));
+    let entry = entries.into_iter().find(|entry| !entry.is_empty()).unwrap();
+    let [channel, owner, _] = entry.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{entry}") };
+    // On a node of its own each: a client of an earlier version, one that was killed, and what is no entry.
+    let earlier = "31d52854-f76f-8be1-bb89-4bb8ea83f017";
+    nodes[0].cli(&["RPUSH", QUEUE, &format!("{channel} {earlier}")]);
+    let killed = entry.replace(channel, "0123456789abcdef").replace(owner, &earlier.replace('3', "4"));
+    nodes[1].cli(&["RPUSH", QUEUE, &killed]);
+    nodes[2].cli(&["RPUSH", QUEUE, "no entry"]);
+    let queue = locks.show("a").await.unwrap().unwrap().queue;
+    let known: Vec<_> = queue.iter().map(|waiter| (waiter.note.as_deref(), waiter.pid)).collect();
+    assert_eq!(known, [(Some("alive"), Some(std::process::id())), (None, None)]);
+    assert_eq!((queue[1].owner.unwrap().to_string(), &queue[1].host), (earlier.to_owned(), &None));
+    nodes[2].cli(&["SET", QUEUE, "of another type"]);
+    assert_eq!(locks.show("a").await.unwrap().unwrap().queue.len(), 2);
+    waiter.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn list_names_what_a_majority_has_or_may_have() {
     let mut nodes = declared(5, CALM).await;
     let locks = connect_to_all(&nodes, CALM).await;

@@ -11,9 +11,10 @@ use super::hold::Held;
 use super::keys::file_name;
 use super::local_queue;
 use super::lockfile::LockFile;
-use super::operator::{holder, holder_of, show};
+use super::operator::{current_holder, holder, holder_of};
 use super::record::{HeldBy, Page, Revocation};
 use super::timestamp::{Timestamp, wall};
+use super::waiters::{LISTED_AFTER, ListedWaiter};
 use crate::backend::{Grant, Request, TryOutcome};
 use crate::runtime::sync::lock;
 use crate::{Holder, Result};
@@ -54,11 +55,17 @@ pub(super) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<G
             AttemptOutcome::Busy(holder) => request.seen.note(holder),
             AttemptOutcome::Passing => {}
         }
-    } else if let Some(holder) = show(client, &request.name)? {
+    } else if let Some(holder) = current_holder(client, &request.name)? {
         request.seen.note(holder);
     }
     client.listener.start(client);
-    local_queue::join(client, request)?.await
+    let since = wall();
+    let mut waiter = local_queue::join(client, request)?;
+    if let Ok(grant) = tokio::time::timeout(LISTED_AFTER, &mut waiter).await {
+        return grant;
+    }
+    let _listed = ListedWaiter::enter(client, request, since);
+    waiter.await
 }
 
 /// Takes the lock if it is free now.

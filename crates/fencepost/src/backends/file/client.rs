@@ -15,6 +15,7 @@ use super::local_queue::LocalQueues;
 use super::lockfile::LockFile;
 use super::record::{Damage, Page, Record};
 use super::timestamp::wall;
+use super::waiters::WaiterSlots;
 use crate::backends::common::backoff::Backoff;
 use crate::runtime::clock::{Clock, Moment};
 use crate::text::printable;
@@ -32,6 +33,7 @@ pub(super) struct Client {
     /// What we hold, to be told when an operator takes it.
     pub(super) holds: Mutex<HashMap<Owner, Weak<dyn Watched>>>,
     pub(super) queues: LocalQueues,
+    pub(super) waiters: WaiterSlots,
     pub(super) listener: Listener,
 }
 
@@ -49,6 +51,7 @@ impl Client {
             clock: Clock::system(),
             holds: Mutex::default(),
             queues: LocalQueues::default(),
+            waiters: WaiterSlots::default(),
             listener: Listener::default(),
         }))
     }

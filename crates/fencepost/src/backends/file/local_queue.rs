@@ -18,7 +18,7 @@ use super::acquire::{AttemptOutcome, claim};
 use super::client::Client;
 use super::keys::file_name;
 use super::lockfile::LockFile;
-use super::operator::show;
+use super::operator::current_holder;
 use crate::backend::{Grant, Request};
 use crate::backends::common::backoff::Backoff;
 use crate::runtime::sync::lock;
@@ -186,7 +186,7 @@ impl Drop for LocalWaiter {
         // A grant that came too late is given back before we look.
         drop(self.answer.try_recv());
         // The holder may have changed while we waited; the error of a wait in vain names the last one.
-        if let Ok(Some(holder)) = show(&self.client, &self.request.name) {
+        if let Ok(Some(holder)) = current_holder(&self.client, &self.request.name) {
             self.request.seen.note(holder);
         }
     }

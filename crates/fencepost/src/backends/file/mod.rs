@@ -35,6 +35,7 @@ mod operator;
 mod record;
 mod sweep;
 mod timestamp;
+mod waiters;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,9 @@ use super::keys::{self, SUFFIX, file_name, may_start_with};
 use super::lockfile::LockFile;
 use super::record::{Damage, HeldBy, Page, Record, Revocation};
 use super::timestamp::{Timestamp, wall};
+use super::waiters::waiters;
 use crate::backend::{ForceRelease, Revoked};
+use crate::text::printable;
 use crate::{Error, FencingToken, Holder, Listing, Name, Owner, Result};
 
 pub(super) fn list(client: &Client, prefix: &str) -> Result<Listing> {
@@ -53,7 +55,25 @@ fn holder_in(client: &Client, file_name: &str) -> Result<Option<Holder>> {
     found().map_err(failed)
 }
 
+/// Who holds a lock, and who waits for it.
 pub(super) fn show(client: &Client, name: &Name) -> Result<Option<Holder>> {
+    let Some(mut holder) = current_holder(client, name)? else { return Ok(None) };
+    match waiters(client, name) {
+        Ok(mut queue) => {
+            // Who got it just now may be listed for an instant.
+            queue.retain(|waiter| waiter.owner != holder.owner);
+            holder.queue = queue;
+        }
+        Err(error) => {
+            let name = printable(name.as_str());
+            tracing::warn!(%name, %error, "who waits for the lock cannot be read");
+        }
+    }
+    Ok(Some(holder))
+}
+
+/// Who holds a lock.
+pub(super) fn current_holder(client: &Client, name: &Name) -> Result<Option<Holder>> {
     let found = || match client.file(name)? {
         Some(file) => holder_of(client, &file, name),
         None => Ok(None),

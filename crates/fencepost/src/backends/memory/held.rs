@@ -18,6 +18,15 @@ pub(super) struct MemoryLock {
     pub(super) turn: Arc<Mutex<()>>,
     /// Wakes that one.
     pub(super) freed: Arc<Notify>,
+    /// All of them, for others to see.
+    waiters: Vec<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    owner: Owner,
+    since: SystemTime,
+    note: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -36,6 +45,26 @@ impl MemoryLock {
     pub(super) fn current(&mut self, now: Moment) -> Option<&mut Held> {
         self.held.take_if(|held| held.until <= now);
         self.held.as_mut()
+    }
+
+    /// Notes that a request waits.
+    pub(super) fn enter(&mut self, request: &Request) {
+        let (owner, since, note) = (request.owner(), SystemTime::now(), request.note.clone());
+        self.waiters.push(Waiter { owner, since, note });
+    }
+
+    /// Notes that it waits no more.
+    pub(super) fn leave(&mut self, owner: Owner) {
+        self.waiters.retain(|waiter| waiter.owner != owner);
+    }
+
+    /// Who waits, first come first.
+    pub(super) fn queue(&self, name: &Name) -> Vec<Holder> {
+        let waiting = |waiter: &Waiter| Holder {
+            since: Some(waiter.since),
+            ..of_this_process(name, waiter.owner, &waiter.note)
+        };
+        self.waiters.iter().map(waiting).collect()
     }
 
     /// Gives a free lock to a request.
@@ -95,15 +124,21 @@ impl MemoryLock {
 impl Held {
     pub(super) fn holder(&self, name: &Name, now: Moment) -> Holder {
         Holder {
-            owner: Some(self.owner),
             token: Some(self.token),
-            host: Some(crate::identity::host().to_owned()),
-            pid: Some(std::process::id()),
-            note: Some(self.note.to_string()).filter(|note| !note.is_empty()),
             since: Some(self.since),
             expires_in: Some(self.until.since(now)),
             revoked: self.revoked.clone(),
-            ..Holder::unknown(name.clone())
+            ..of_this_process(name, self.owner, &self.note)
         }
+    }
+}
+
+fn of_this_process(name: &Name, owner: Owner, note: &str) -> Holder {
+    Holder {
+        owner: Some(owner),
+        host: Some(crate::identity::host().to_owned()),
+        pid: Some(std::process::id()),
+        note: Some(note.to_owned()).filter(|note| !note.is_empty()),
+        ..Holder::unknown(name.clone())
     }
 }

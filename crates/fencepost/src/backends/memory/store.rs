@@ -38,16 +38,20 @@ impl Backend for Store {
 
     async fn acquire(&self, request: &Request) -> Result<Grant> {
         self.before(Call::Acquire).await?;
-        if let Some(holder) = self.show(&request.name).await? {
+        let (holder, turn, freed) = self.with_entry(&request.name, |entry, now| {
+            let holder = entry.current(now).map(|held| held.holder(&request.name, now));
+            entry.enter(request);
+            (holder, entry.turn.clone(), entry.freed.clone())
+        });
+        let waits = WaitingRequest { store: self, request };
+        if let Some(holder) = holder {
             request.seen.note(holder);
         }
-        let (turn, freed) =
-            self.with_entry(&request.name, |entry, _| (entry.turn.clone(), entry.freed.clone()));
         let turn = turn.lock_owned().await;
         loop {
             match self.take(request)? {
                 Taken::Granted(token, sent) => {
-                    drop(turn);
+                    drop((turn, waits));
                     return self.deliver(request, token, sent).await;
                 }
                 Taken::Busy(holder, until) => {
@@ -88,7 +92,10 @@ impl Backend for Store {
     }
 
     async fn show(&self, name: &Name) -> Result<Option<Holder>> {
-        Ok(self.with_entry(name, |entry, now| entry.current(now).map(|held| held.holder(name, now))))
+        Ok(self.with_entry(name, |entry, now| {
+            let holder = entry.current(now)?.holder(name, now);
+            Some(Holder { queue: entry.queue(name), ..holder })
+        }))
     }
 
     async fn force_release(&self, name: &Name, how: &ForceRelease) -> Result<Option<Revoked>> {
@@ -150,6 +157,18 @@ impl Store {
         let (store, name, owner) = (self.clone(), request.name.clone(), request.owner());
         let hold = Arc::new(MemoryHold { store, name, owner, token });
         Grant { identity: request.identity, token, sent, term: Some(request.ttl), pushed: false, hold }
+    }
+}
+
+/// A request that is listed among the waiters for as long as this value lives.
+struct WaitingRequest<'a> {
+    store: &'a Store,
+    request: &'a Request,
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        self.store.with_entry(&self.request.name, |entry, _| entry.leave(self.request.owner()));
     }
 }
 

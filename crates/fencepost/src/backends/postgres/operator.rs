@@ -13,6 +13,7 @@ use super::keys::Key;
 use super::record;
 use crate::backend::{ForceRelease, Revoked};
 use crate::backends::common::foreign;
+use crate::text::printable;
 use crate::{Error, FencingToken, Holder, Listing, Name, Result};
 
 /// How long a victim has to give its advisory lock back by itself before its session is ended.
@@ -39,6 +40,29 @@ const HOLDERS: &str = "
            OR EXISTS (SELECT FROM @schema@.backends_with(l.two_part, l.key) b
                       WHERE b.pid::text = split_part(l.session, ' ', 1)
                         AND coalesce(b.session, l.session) = l.session))";
+
+/// Who waits, in the columns of a holder. First the sessions that wait for the advisory lock: no release can
+/// pass them over. PostgreSQL 14 and newer tells since when they do; else their statement does, where this
+/// user may see that. Then the waiters of the table.
+const WAITERS: &str = "
+    SELECT NULL::bigint, 'waits', NULL::text, q.owner, NULL::bigint, q.host, q.process, q.note,
+           CASE WHEN isfinite(q.since) THEN (extract(epoch FROM q.since) * 1000)::bigint END,
+           NULL::bigint, NULL::text
+    FROM (SELECT 1 AS line, coalesce((to_jsonb(l) ->> 'waitstart')::timestamptz, a.query_start) AS since,
+                 NULL::text AS owner, NULL::text AS host, NULL::integer AS process,
+                 format('PostgreSQL backend %s%s', l.pid,
+                        ', application ' || nullif(a.application_name, '')) AS note
+          FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+          WHERE l.locktype = 'advisory' AND NOT l.granted
+            AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND l.classid = (($2::bigint >> 32) & 4294967295)::oid
+            AND l.objid = ($2::bigint & 4294967295)::oid
+            AND l.objsubid = CASE WHEN $1::boolean THEN 2 ELSE 1 END
+          UNION ALL
+          SELECT 2, w.since, left(w.owner, 64), left(w.host, 1024), w.process, left(w.note, 1024)
+          FROM @schema@.waiters w
+          WHERE w.two_part = $1::boolean AND w.key = $2::bigint AND w.until > clock_timestamp()) q
+    ORDER BY q.line, q.since LIMIT 1000";
 
 /// A session that has an advisory lock.
 struct AdvisoryHolder {
@@ -82,11 +106,23 @@ pub(super) async fn list(client: &Arc<Client>, prefix: &str) -> Result<Listing> 
     Ok(listing)
 }
 
+/// Who holds a lock, and who waits for it.
 pub(super) async fn show(client: &Arc<Client>, name: &Name) -> Result<Option<Holder>> {
-    Ok(match find(client, name).await? {
-        LockHolder::Nobody => None,
-        LockHolder::Lease(holder) | LockHolder::Foreign(holder, _) => Some(holder),
-    })
+    let mut holder = match find(client, name).await? {
+        LockHolder::Nobody => return Ok(None),
+        LockHolder::Lease(holder) | LockHolder::Foreign(holder, _) => holder,
+    };
+    let key = Key::of(&client.config.schema, name.as_str());
+    match query(client, WAITERS, &[&key.two_part, &key.number]).await {
+        Ok(rows) => holder.queue = rows.iter().map(|row| record::waiter(name, row)).collect(),
+        // A user may have the right to look at the locks alone.
+        Err(Error::Config { message }) => {
+            let name = printable(name.as_str());
+            tracing::warn!(%name, %message, "who waits for the lock cannot be read");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(Some(holder))
 }
 
 /// Takes the lock from the holder that is found first, and from nobody who comes after it.

@@ -21,10 +21,20 @@ pub(super) fn holder(name: &Name, row: &Row) -> Holder {
     holder.token = number(4).and_then(FencingToken::new);
     holder.host = get(row, 5);
     holder.pid = get(row, 6).and_then(|pid: i32| u32::try_from(pid).ok());
-    holder.since =
-        number(8).and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since)));
+    holder.since = time(row, 8);
     holder.expires_in = number(9).map(Duration::from_millis);
     holder
+}
+
+/// A waiter in the same columns. Of a session that waits for the advisory lock there is a note, and since
+/// when.
+pub(super) fn waiter(name: &Name, row: &Row) -> Holder {
+    Holder { since: time(row, 8), ..holder(name, row) }
+}
+
+fn time(row: &Row, column: usize) -> Option<SystemTime> {
+    let since = get::<i64>(row, column).and_then(|number| u64::try_from(number).ok())?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since))
 }
 
 /// A token, as a `bigint`.

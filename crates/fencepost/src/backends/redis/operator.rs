@@ -6,6 +6,7 @@ use super::client::{self, Client, GrantReply, Op};
 use super::driver::resp::Value;
 use super::driver::session::{NoReply, ScriptReply};
 use super::keys::{self, KeySet};
+use super::push::{listeners, numsub};
 use super::record;
 use crate::backend::{ForceRelease, Revoked};
 use crate::backends::common::foreign;
@@ -106,9 +107,23 @@ pub(super) async fn show(client: &Client, name: &Name) -> Result<Option<Holder>>
     let Some(HeldLock { mut holder, .. }) = HeldLock::read(name, &replies[0], &replies[1]) else {
         return Ok(None);
     };
-    let waiting = replies[2].as_list().unwrap_or_default().iter().filter_map(Value::as_text);
-    holder.queue = waiting.map(|entry| record::holder(name, entry, -1)).collect();
+    let entries = replies[2].as_list().unwrap_or_default().iter().filter_map(Value::as_text);
+    let waiting = entries.map(|entry| (record::channel(entry), entry)).collect();
+    let waiting = reachable(client, waiting).await?;
+    holder.queue = waiting.iter().map(|entry| record::holder(name, entry, -1)).collect();
     Ok(Some(holder))
+}
+
+/// The entries of waiters that listen to their channels. Those of a client that died stay until a release
+/// comes across them.
+async fn reachable<'a>(client: &Client, waiting: Vec<(&'a str, &'a str)>) -> Result<Vec<&'a str>> {
+    let asked = numsub(waiting.iter().map(|(channel, _)| *channel));
+    // Without waiters there is nothing to ask.
+    let replies = if asked.len() > 2 { client.sessions.ask(&[&asked]).await? } else { Vec::new() };
+    let heard = replies.first().and_then(listeners);
+    // A user who may not ask is shown them all.
+    let is_heard = |channel: &str| heard.as_ref().is_none_or(|heard| heard.contains(channel));
+    Ok(waiting.into_iter().filter(|(channel, _)| is_heard(channel)).map(|(_, entry)| entry).collect())
 }
 
 pub(super) async fn force_release(

@@ -1,7 +1,7 @@
 //! What servers push to this process: grants for waiters, and revocations for holders. Each is a hint;
 //! whoever acts on it decides what it is worth.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
@@ -90,6 +90,18 @@ impl Drop for PushSlot {
     }
 }
 
+/// The command that asks who listens to some channels.
+pub(in crate::backends) fn numsub<'a>(channels: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    ["PUBSUB", "NUMSUB"].into_iter().chain(channels.collect::<BTreeSet<_>>()).collect()
+}
+
+/// The channels that somebody listens to, by the reply to that; `None` if it is refused.
+pub(in crate::backends) fn listeners(reply: &Value) -> Option<HashSet<&str>> {
+    let pairs = reply.as_list()?.chunks_exact(2);
+    let heard = pairs.filter(|pair| pair[1].as_int().is_some_and(|count| count > 0));
+    Some(heard.filter_map(|pair| pair[0].as_text()).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +128,15 @@ mod tests {
             router.deliver(&push(&odd));
         }
         assert!(lock(&second.pushed.token).is_none());
+    }
+
+    #[test]
+    fn those_who_listen_are_read_from_the_reply_and_a_refusal_tells_nothing() {
+        assert_eq!(numsub(["b", "a", "b"].into_iter()), ["PUBSUB", "NUMSUB", "a", "b"]);
+        let channel = |name: &str, count| [Value::Text(name.into()), Value::Int(count)];
+        let reply = [channel("a", 1), channel("b", 0), channel("c", 2)].concat();
+        assert_eq!(listeners(&Value::List(reply)), Some(HashSet::from(["a", "c"])));
+        assert_eq!(listeners(&Value::Error("NOPERM".into())), None);
     }
 
     proptest! {

@@ -25,6 +25,11 @@ struct About<'a> {
 /// The entry of one attempt: its place in the queue, and all but the token of what the lock's key holds.
 pub(in crate::backends) fn entry(owner: Owner, channel: &str, note: &str) -> String {
     debug_assert_eq!(channel.len(), CHANNEL.len());
+    format!("{owner} {channel} {}", about(note))
+}
+
+/// What an entry says about this process, as JSON.
+pub(in crate::backends) fn about(note: &str) -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let about = About {
         host: crate::identity::host().into(),
@@ -32,8 +37,12 @@ pub(in crate::backends) fn entry(owner: Owner, channel: &str, note: &str) -> Str
         since: u64::try_from(since.as_millis()).unwrap_or(0),
         note: note.into(),
     };
-    let about = serde_json::to_string(&about).unwrap_or_default();
-    format!("{owner} {channel} {about}")
+    serde_json::to_string(&about).unwrap_or_default()
+}
+
+/// Where the waiter of an entry listens; nothing for what is no entry of ours.
+pub(in crate::backends) fn channel(entry: &str) -> &str {
+    entry.get(CHANNEL).unwrap_or_default()
 }
 
 /// A value that we, or others of our kind, have written.

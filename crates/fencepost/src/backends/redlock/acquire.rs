@@ -9,6 +9,7 @@ use super::attempt::{Decision, Failure, QuorumAttempt};
 use super::hold::{Held, HeldLock, InFlight};
 use super::nodes::{Availability, Nodes, RuntimeSlot};
 use super::quorum::{NodeSet, majority};
+use super::record::queue_entry;
 use super::release::{QueueEntry, Release, ReleaseRequest, Then};
 use super::retry::{AttemptBackoff, Obstacle};
 use crate::backend::{Grant, Identity, Request, TryOutcome};
@@ -130,7 +131,7 @@ impl<'a> Acquire<'a> {
     fn join_queues(&mut self) {
         let waiter = Owner::fresh();
         let pushes = self.nodes.router.open(waiter, Arc::default());
-        let entry = format!("{} {waiter}", self.slot.channel).into();
+        let entry = queue_entry(&self.slot.channel, waiter, &self.request.note).into();
         self.queued = Some((pushes, QueueEntry { entry, nodes: NodeSet::default() }));
     }
 

@@ -32,6 +32,7 @@ mod renewal;
 mod request;
 mod retry;
 mod session;
+mod waiters;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,6 +14,7 @@ use super::record;
 use super::release::{Release, Then};
 use super::retry::AskOrder;
 use super::session::Session;
+use super::waiters::waiters;
 use crate::backend::{ForceRelease, Revoked};
 use crate::backends::common::foreign;
 use crate::backends::redis::keys::{KeySet, names, pattern};
@@ -101,6 +102,7 @@ pub(super) async fn show(nodes: &Arc<Nodes>, name: &Name) -> Result<Option<Holde
             problem: problem.map(ToString::to_string),
         });
     }
+    holder.queue = waiters(nodes, &sessions, name).await;
     Ok(Some(holder))
 }
 

@@ -6,6 +6,9 @@
 use crate::backends::redis::record;
 use crate::{FencingToken, Holder, Loss, Name, Owner};
 
+/// Where the channel of a queue's entry ends.
+const CHANNEL: usize = 16;
+
 /// The value of a revoked key.
 pub(super) fn revoked(victim: &str, reason: &str, revocation: Owner, token: Option<FencingToken>) -> String {
     let token = token.map(|token| format!(" {token}")).unwrap_or_default();
@@ -40,6 +43,21 @@ pub(super) fn loss(found: &str, owner: Owner) -> Loss {
     }
 }
 
+/// The entry of a waiter in the queues: `CHANNEL WAITER JSON`. Earlier versions wrote no JSON.
+pub(super) fn queue_entry(channel: &str, waiter: Owner, note: &str) -> String {
+    format!("{channel} {waiter} {}", record::about(note))
+}
+
+/// The waiter of an entry, and where it listens; `None` for what is no entry of ours.
+pub(super) fn waiter<'a>(name: &Name, entry: &'a str) -> Option<(&'a str, Holder)> {
+    let (channel, rest) = entry.split_at_checked(CHANNEL)?;
+    let mut words = rest.strip_prefix(' ')?.splitn(2, ' ');
+    let (waiter, about) = (words.next()?, words.next().unwrap_or_default());
+    let mut holder = record::holder(name, &format!("{waiter} {channel} {about}"), -1);
+    holder.owner = Some(waiter.parse().ok()?);
+    Some((channel, holder))
+}
+
 /// Whose lock a key is by its value. The counter is the holder's token until a revocation takes the next one.
 pub(super) fn holder(name: &Name, value: &str, ttl: i64, counter: Option<u64>) -> Holder {
     let mut holder = record::holder(name, value, ttl);
@@ -70,7 +88,34 @@ mod tests {
         assert!(revoked("foreign", "gone", by, None).starts_with("!foreign\ngone\n"));
     }
 
+    #[test]
+    fn an_entry_tells_who_waits_and_one_of_an_earlier_version_only_its_owner() {
+        let (name, owner) = (Name::new("x").unwrap(), Owner::fresh());
+        let channel = "0123456789abcdef";
+        let earlier = format!("{channel} {owner}");
+        let (listens, holder) = waiter(&name, &earlier).unwrap();
+        assert_eq!((listens, holder.owner, holder.host), (channel, Some(owner), None));
+        for odd in ["", "0123456789abcdef", "0123456789abcdef ", "0123456789abcdef x {}"] {
+            assert_eq!(waiter(&name, odd), None, "{odd}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn an_entry_with_any_note_reads_back(note: String) {
+            let (name, owner) = (Name::new("x").unwrap(), Owner::fresh());
+            let text = queue_entry("0123456789abcdef", owner, &note);
+            let (channel, holder) = waiter(&name, &text).unwrap();
+            prop_assert_eq!((channel, holder.owner), ("0123456789abcdef", Some(owner)));
+            prop_assert_eq!((holder.pid, holder.note.unwrap_or_default()), (Some(std::process::id()), note));
+            prop_assert!(holder.since.is_some() && holder.host.is_some());
+        }
+
+        #[test]
+        fn no_entry_makes_it_panic(text in "(0123456789abcdef)? ?.{0,60}") {
+            let _ = waiter(&Name::new("x").unwrap(), &text);
+        }
+
         #[test]
         fn no_value_makes_it_panic(
             text in "!?.{0,60}\n?.{0,20}\n?.{0,40}",
