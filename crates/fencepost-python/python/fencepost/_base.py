@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from . import _fencepost as native
-from . import _process
+from . import _log, _process
 from ._errors import Invalid, LockLost, Unsupported
 from ._options import Options, text
 from ._values import Capabilities, Holder, Loss, Secret, State, Stats, stats
@@ -51,6 +51,7 @@ class BaseLocks:
 
     def _usable(self) -> None:
         _process.stop_at_end()
+        _log.follow()
         if self._closed:
             raise Invalid("these locks are closed; connect again")
 
