@@ -2,7 +2,7 @@
 //! managers, decorators and everything else that Python says better is in `python/fencepost`.
 //!
 //! No thread of ours ever runs Python. The keeper's thread, which renews all locks, never waits for the
-//! interpreter.
+//! interpreter, not even to log.
 
 mod bridge;
 mod call;
@@ -10,6 +10,7 @@ mod drive;
 mod errors;
 mod guard;
 mod locks;
+mod log;
 mod options;
 mod testing;
 mod values;
@@ -26,6 +27,8 @@ mod _fencepost {
     #[pymodule_export]
     use crate::locks::{Lock, LockSet, Locks, connect, init, parse_handle};
     #[pymodule_export]
+    use crate::log::{log_close, log_debug, log_open, log_take};
+    #[pymodule_export]
     use crate::testing::{Clock, Store};
     #[pymodule_export]
     const FENCE_LUA: &str = fencepost::fence::redis::SCRIPT;
@@ -35,8 +38,10 @@ mod _fencepost {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_init]
-    fn refuse_subinterpreters(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        crate::refuse_subinterpreters()
+    fn begin(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::refuse_subinterpreters()?;
+        crate::log::listen();
+        Ok(())
     }
 }
 

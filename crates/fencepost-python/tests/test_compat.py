@@ -3,29 +3,24 @@ one key."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import pytest_asyncio
 import redis
-import redis.asyncio
-import redis.asyncio.lock
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 
 import fencepost
 from conftest import LIMIT, eventually, in_child
 from fencepost.compat import redlock
-from fencepost.compat.redis_lock import AsyncLock, Lock
+from fencepost.compat.redis_lock import Lock
 
 
 FORKED = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -162,9 +157,12 @@ def test_a_lock_that_is_not_owned_any_more(client: redis.Redis, name: str, timeo
 
 
 def test_leaving_a_block_that_is_not_owned_any_more(client: redis.Redis, name: str) -> None:
-    with pytest.raises(LockNotOwnedError):
+    own = KeyError("the block's own")
+    with pytest.raises(LockNotOwnedError) as lost:
         with Lock(client, name, timeout=10):
             client.delete(name)
+            raise own
+    assert lost.value.__cause__ is not None and lost.value.__cause__.__context__ is own
     with Lock(client, name, timeout=10, raise_on_release_error=False):
         client.delete(name)
 
@@ -394,137 +392,6 @@ def test_a_server_out_of_reach_is_an_error_of_redis_py() -> None:
     with pytest.raises(redis.exceptions.ConnectionError):
         Lock(redis.Redis(port=1), "a").acquire()
     assert issubclass(LockNotOwnedError, LockError) and issubclass(LockError, RedisError)
-
-
-# For asyncio.
-
-
-@pytest_asyncio.fixture
-async def aclient(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.Redis.from_url(redis_url) as connected:
-        yield connected
-
-
-def test_a_client_of_the_other_kind_is_refused(redis_url: str, client: redis.Redis, name: str) -> None:
-    asyncio_client = redis.asyncio.Redis.from_url(redis_url)
-    with pytest.raises(fencepost.Unsupported, match="AsyncLock"):
-        Lock(asyncio_client, name)
-    with pytest.raises(fencepost.Unsupported, match="AsyncLock"):
-        asyncio_client.lock(name, lock_class=Lock)  # type: ignore[arg-type]
-    with pytest.raises(redlock.CannotObtainLock, match="redis.asyncio"):
-        redlock.Redlock([asyncio_client])
-    with pytest.raises(fencepost.Unsupported, match="redis.asyncio"):
-        AsyncLock(client, name)
-    assert not client.exists(name)
-
-
-@pytest.mark.parametrize("timeout", [None, 10, 0.01])
-async def test_an_async_lock_is_taken_and_given_back(
-    aclient: redis.asyncio.Redis, client: redis.Redis, name: str, timeout: float | None
-) -> None:
-    lock = AsyncLock(aclient, name, timeout=timeout)
-    other = AsyncLock(aclient, memoryview(name.encode()), timeout=10)
-    if timeout == 0.01:
-        # A lease of 50 ms may end before this process hears of it: then once more.
-        while not lock.fencing_token:
-            with contextlib.suppress(redis.exceptions.ConnectionError, LockNotOwnedError):
-                assert await lock.acquire()
-    else:
-        assert await lock.acquire() and lock.fencing_token
-        assert await lock.owned() and await other.locked() and not await other.owned()
-        assert not await other.acquire(blocking=False) and not await other.acquire(blocking_timeout=0.05)
-        assert 0 < pttl(client, name) <= (timeout or 30) * 1000
-        await lock.release()
-    assert await other.acquire()
-    await other.release()
-    assert not await other.locked() and other.local.token is None
-
-
-async def test_an_async_lock_from_the_client_in_a_block(aclient: redis.asyncio.Redis, name: str) -> None:
-    lock: Any = aclient.lock(name, timeout=10, lock_class=AsyncLock)  # type: ignore[arg-type]
-    async with lock:
-        assert await lock.owned()
-        with pytest.raises(LockError):
-            async with AsyncLock(aclient, name, blocking_timeout=0.05):
-                pass
-    assert not await lock.locked()
-
-
-async def test_misuse_of_an_async_lock(aclient: redis.asyncio.Redis, client: redis.Redis, name: str) -> None:
-    for timeout in (None, 10):
-        lock = AsyncLock(aclient, name, timeout=timeout)
-        for use in (lock.release, lock.reacquire, lambda: lock.extend(10)):
-            with pytest.raises(LockError):
-                await use()
-        assert await lock.acquire()
-        client.set(name, "a")
-        with pytest.raises(LockNotOwnedError):
-            await lock.release()
-        assert lock.local.token is None
-        client.delete(name)
-    with pytest.raises(LockNotOwnedError):
-        async with AsyncLock(aclient, name, timeout=10):
-            client.delete(name)
-    async with AsyncLock(aclient, name, timeout=10, raise_on_release_error=False):
-        client.delete(name)
-    with pytest.raises(LockError, match="no timeout"):
-        async with AsyncLock(aclient, name) as lock:
-            await lock.extend(1)
-    with pytest.raises(LockError, match="local.token"):
-        await lock.acquire(token="mine")
-
-
-async def test_extending_an_async_lock(aclient: redis.asyncio.Redis, client: redis.Redis, name: str) -> None:
-    async with AsyncLock(aclient, name, timeout=10) as lock:
-        assert await lock.extend(10)
-        assert 16_000 < pttl(client, name) <= 20_000
-        assert await lock.extend(30, replace_ttl=True)
-        assert 26_000 < pttl(client, name) <= 30_000
-        client.pexpire(name, 5_000)
-        assert await lock.reacquire()
-        assert 8_000 < pttl(client, name) <= 10_000
-        # One that blocks may go on with it.
-        other = Lock(client, name, timeout=10)
-        other.local.token = lock.local.token
-        assert other.owned() and other.extend(20)
-
-
-async def test_a_cancelled_async_lock_leaves_nothing(
-    aclient: redis.asyncio.Redis, client: redis.Redis, name: str
-) -> None:
-    for timeout in (None, 60):
-        async with AsyncLock(aclient, name, timeout=timeout):
-            waiting = asyncio.create_task(AsyncLock(aclient, name, timeout=timeout).acquire())
-            await asyncio.sleep(0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-        # At every step of an acquisition of its own.
-        for steps in range(12):
-            taking = asyncio.create_task(AsyncLock(aclient, name, timeout=timeout).acquire())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            taking.cancel()
-            try:
-                await taking
-            except asyncio.CancelledError:
-                pass
-            else:
-                client.delete(name)
-            assert await AsyncLock(aclient, name, timeout=10).acquire(blocking_timeout=LIMIT)
-            client.delete(name)
-
-
-async def test_an_async_lock_excludes_that_of_redis_py(aclient: redis.asyncio.Redis, name: str) -> None:
-    ours, theirs = AsyncLock(aclient, name, timeout=10), redis.asyncio.lock.Lock(aclient, name, timeout=10)
-    assert await ours.acquire(blocking=False) and not await theirs.acquire(blocking=False)
-    await ours.release()
-    assert await theirs.acquire(blocking=False) and not await ours.acquire(blocking=False)
-    waiting = asyncio.create_task(AsyncLock(aclient, name, timeout=10).acquire())
-    await asyncio.sleep(0)
-    await theirs.release()
-    assert await asyncio.wait_for(waiting, LIMIT)
-    await aclient.delete(name)
 
 
 # Redlock.

@@ -7,6 +7,7 @@ import ast
 import asyncio
 import importlib
 import inspect
+import logging
 import re
 import types
 from pathlib import Path
@@ -60,6 +61,7 @@ def page(redis_url: str, postgres_url: str) -> Any:
         return names
 
     yield go
+    logging.getLogger("fencepost").setLevel(logging.NOTSET)
     locks.close()
 
 

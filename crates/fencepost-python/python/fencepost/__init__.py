@@ -10,6 +10,8 @@ then *lost* before it can be gone:
 The same names for asyncio are in `fencepost.aio`.
 """
 
+from typing import TYPE_CHECKING
+
 from ._errors import (
     BackendError,
     Busy,
@@ -27,7 +29,21 @@ from ._errors import (
 from ._fencepost import VERSION as __version__
 from ._locks import Guard, GuardSet, Lock, Locks, LockSet, connect, init
 from ._options import Retry
-from ._values import Capabilities, Holder, Loss, NodeView, Revoked, State
+from ._values import Capabilities, Distribution, Holder, Loss, NodeView, Revoked, State, Stats
+
+if TYPE_CHECKING:
+    from . import aio as aio
+    from . import fence as fence
+    from . import testing as testing
+else:
+
+    def __getattr__(name):
+        """Imports a module when it is first used: whoever blocks does not pay for asyncio."""
+        if name not in ("aio", "fence", "testing"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        return importlib.import_module(f".{name}", __name__)
 
 __all__ = [
     "BackendError",
@@ -35,6 +51,7 @@ __all__ = [
     "Capabilities",
     "Changed",
     "ConfigError",
+    "Distribution",
     "Error",
     "Guard",
     "GuardSet",
@@ -51,6 +68,7 @@ __all__ = [
     "Revoked",
     "StaleToken",
     "State",
+    "Stats",
     "Unavailable",
     "Uncertain",
     "Unsupported",

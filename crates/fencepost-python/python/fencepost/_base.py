@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from . import _fencepost as native
-from . import _process
+from . import _log, _process
 from ._errors import Invalid, LockLost, Unsupported
 from ._options import Options, text
-from ._values import Capabilities, Holder, Loss, Secret, State, stats
+from ._values import Capabilities, Holder, Loss, Secret, State, Stats, stats
 
 G = TypeVar("G", bound="BaseGuard")
 L = TypeVar("L", bound="BaseLocks")
@@ -51,6 +51,7 @@ class BaseLocks:
 
     def _usable(self) -> None:
         _process.stop_at_end()
+        _log.follow()
         if self._closed:
             raise Invalid("these locks are closed; connect again")
 
@@ -83,7 +84,7 @@ class BaseLocks:
         """The ttl of locks that name none: the store URL's `ttl`, else 30 seconds."""
         return self._connected.default_ttl()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """What was done through these locks so far: counters, and distributions of durations in seconds."""
         return stats(self._connected.stats())
 

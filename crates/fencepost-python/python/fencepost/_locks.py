@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from . import _fencepost as native
-from . import _losses
+from . import _log, _losses
 from ._base import (
     BaseGuard,
     BaseGuardSet,
@@ -40,6 +40,7 @@ def connect(url: str) -> Locks:
     `file:` · `redis://host` · `redlock://a,b,c` · `postgres://host/db` · `etcd://a,b,c` · `zookeeper://a,b,c`
     · `memory:`, as the command line takes them. Share one per process: it is safe for threads, and a forked
     child that uses it connects anew by itself."""
+    _log.follow()
     return Locks(native.connect(url).wait(), url)
 
 
@@ -47,6 +48,7 @@ def init(url: str, *, reconfigure: bool = False) -> list[str]:
     """Declares a new deployment to a store that needs that (Redlock nodes, a PostgreSQL schema), or with
     `reconfigure` a change of one, and says what was done. For operators: do not call this when a program
     starts."""
+    _log.follow()
     return native.init(url, reconfigure).wait()
 
 

@@ -14,6 +14,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from . import _fencepost as native
+from . import _log
 from ._errors import Error
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _at_exit() -> None:
         native.release_all(held).wait()
         for locks in list(stores):
             locks._end()
+        _log.stop()
     except (Error, KeyboardInterrupt):
         # Whoever ends a program twice wants it to end; the locks end with their leases.
         pass

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,50 @@ class Capabilities:
     """Waiters are served in order."""
 
 
+class Distribution(TypedDict):
+    """How durations were distributed."""
+
+    count: int
+    """How many there were."""
+    total: float
+    """Their sum."""
+    buckets: list[tuple[float, int]]
+    """Upper bound of each bucket and how many fell into it; the last one takes everything longer, too."""
+
+
+class Stats(TypedDict):
+    """What was done through some locks so far: counters, and distributions of durations."""
+
+    acquired: int
+    """Locks acquired, attached ones included."""
+    released: int
+    """Locks released, by call or in the background."""
+    busy: int
+    """Tries that found the lock held."""
+    timed_out: int
+    """Waits that ended in vain."""
+    failed: int
+    """Attempts that failed because of the store."""
+    renewed: int
+    """Renewals that were answered."""
+    renewals_failed: int
+    """Renewals that failed and were tried again."""
+    slow: int
+    """Round trips of more than a quarter of the ttl: the ttl is too short for this store."""
+    lost: dict[str, int]
+    """Locks lost, by the value of a `Loss`."""
+    held_now: int
+    """Guards alive now."""
+    waiting_now: int
+    """Callers that wait now."""
+    waiting: Distribution
+    """From the call of acquire to the guard."""
+    holding: Distribution
+    """From the guard to its release."""
+    round_trips: Distribution
+    """From the send of a request to its answer, for grants and renewals."""
+
+
 def holder(text: str) -> Holder:
     """A holder from the JSON that the library writes."""
     return _holder(json.loads(text))
@@ -177,11 +221,14 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-def stats(text: str) -> dict[str, Any]:
+def stats(text: str) -> Stats:
     """Counters from the JSON that the library writes, durations as seconds."""
 
     def plain(value: dict[str, Any]) -> Any:
-        return value["secs"] + value["nanos"] / 1e9 if value.keys() == {"secs", "nanos"} else value
+        if value.keys() == {"secs", "nanos"}:
+            return value["secs"] + value["nanos"] / 1e9
+        if "buckets" in value:
+            value["buckets"] = [tuple(bucket) for bucket in value["buckets"]]
+        return value
 
-    counters: dict[str, Any] = json.loads(text, object_hook=plain)
-    return counters
+    return cast(Stats, json.loads(text, object_hook=plain))

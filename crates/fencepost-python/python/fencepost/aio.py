@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from . import _fencepost as native
+from . import _log
 from ._base import BaseGuard, BaseGuardSet, BaseLock, BaseLocks, BaseLockSet, Entered, Template, cause, listed
 from ._errors import Error, Invalid, LockLost, Uncertain
 from ._locks import leave
@@ -39,11 +40,13 @@ async def connect(url: str) -> Locks:
 
     What it returns may be used from any event loop.
     """
+    _log.follow()
     return Locks(await make(native.connect(url)), url)
 
 
 async def init(url: str, *, reconfigure: bool = False) -> list[str]:
     """Declares a new deployment to a store that needs that. See `fencepost.init`."""
+    _log.follow()
     return await make(native.init(url, reconfigure))
 
 

@@ -12,6 +12,7 @@ or `client.lock(name, lock_class=Lock)`. The same key, so both exclude each othe
 - A forked child does not own what its parent has acquired, unless `local.token` is handed on to a lock of its
   own.
 - `extend` never shortens, and a `timeout` below 50 ms is 50 ms.
+- A `release` of `AsyncLock` that is cancelled releases all the same.
 - `fencing_token` is the number to pass with every write.
 """
 
@@ -131,9 +132,12 @@ class _Base:
             raise LockError(f"Cannot {what} a lock with no timeout", lock_name=self.name)
         return self._own_handle(f"Cannot {what} an unlocked lock")
 
-    def _leave(self, error: LockError) -> None:
+    def _leave(self, failed: LockError, error: BaseException | None) -> None:
         if self.raise_on_release_error:
-            raise error
+            if failed.__cause__ is not None:
+                # The block's own error, which what comes from the native half does not refer to.
+                failed.__cause__.__context__ = error
+            raise failed
         logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
 
@@ -226,7 +230,7 @@ class Lock(_Base):
         try:
             self.release()
         except LockError as failed:
-            self._leave(failed)
+            self._leave(failed, error)
 
 
 class AsyncLock(_Base):
@@ -316,7 +320,7 @@ class AsyncLock(_Base):
         try:
             await self.release()
         except LockError as failed:
-            self._leave(failed)
+            self._leave(failed, error)
 
 
 class _translated:
