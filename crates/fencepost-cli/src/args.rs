@@ -10,10 +10,12 @@ use clap::{Args, Parser, Subcommand};
 use fencepost::{FencingToken, Handle, Name, Wait, parse_duration};
 
 use crate::exit::{self, Failure, system};
+use crate::version;
 
 /// Distributed locks for shells and scripts: one holder at a time, a fencing token each time.
 #[derive(Debug, Parser)]
-#[command(name = "fencepost", version, max_term_width = 100, after_help = exit::HELP)]
+#[command(name = "fencepost", version, long_version = version::long())]
+#[command(max_term_width = 100, after_help = exit::HELP)]
 #[command(after_long_help = format!("\
 Examples:
   fencepost run nightly -- ./backup.sh             one backup at a time

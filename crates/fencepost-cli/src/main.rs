@@ -14,6 +14,7 @@ mod store;
 mod terminal;
 #[cfg(feature = "torture")]
 mod torture;
+mod version;
 mod waiting;
 
 use std::process::ExitCode;
