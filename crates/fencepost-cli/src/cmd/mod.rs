@@ -8,6 +8,7 @@ mod force_release;
 mod generate;
 mod init;
 mod list;
+mod man;
 mod release;
 mod run;
 mod show;
