@@ -9,26 +9,27 @@
 //! # Ok::<(), fencepost::Error>(())
 //! ```
 //!
-//! Every call runs on the calling thread, with the keeper's runtime behind it. Inside an async runtime, where
-//! blocking would stall other tasks, every call that waits is refused with [`Error::Invalid`]. So it is on
-//! threads of `spawn_blocking`, which cannot be told apart: use `std::thread::spawn` there.
+//! Every call runs on the calling thread, with the keeper's runtime behind it. From async code call it in
+//! `tokio::task::spawn_blocking` or `block_in_place`. In a task of tokio's, and directly in its `block_on`,
+//! blocking would stall others: there every call that waits is refused with [`Error::Invalid`].
 
 use std::time::Duration;
 
 use crate::backend::{Capabilities, ForceRelease, Revoked};
 use crate::options::chained_options;
 use crate::runtime::keeper::runtime;
+use crate::runtime::block_on::{block_on, is_polling_a_task};
 use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats, Watch};
 
 /// Runs a future to its end on the calling thread.
 pub(crate) fn run<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    if tokio::runtime::Handle::try_current().is_ok() {
+    if is_polling_a_task() {
         return Err(E::from(Error::invalid(
-            "a blocking call inside an async runtime would stall it; use the async interface, or a thread of \
-             its own (`std::thread::spawn`)",
+            "a blocking call in an async task would stall its runtime; use the async interface, or \
+             `tokio::task::spawn_blocking`",
         )));
     }
-    runtime()?.block_on(future)
+    block_on(&runtime()?, future)
 }
 
 /// Writes the methods of a blocking twin, which are called as those of the twin. `wait fn` runs a future to
@@ -140,7 +141,7 @@ impl Locks {
     /// See [`crate::Locks::close`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] inside an async runtime.
+    /// [`Error::Invalid`] in an async task.
     pub fn close(self) -> Result<()> {
         run(async {
             self.locks.close().await;
@@ -221,7 +222,7 @@ impl Guard {
     /// Waits until the lock is lost and says why.
     ///
     /// # Errors
-    /// [`Error::Invalid`] inside an async runtime.
+    /// [`Error::Invalid`] in an async task.
     pub fn lost(&self) -> Result<Loss> {
         run(async { Ok(self.guard.lost().await) })
     }

@@ -5,9 +5,10 @@ use fencepost::{Error, State};
 
 use super::{Harness, IN_VAIN, LONG, bounded};
 
+/// On a plain thread, and on one of `spawn_blocking`.
 pub async fn threads_exclude_each_other_without_a_runtime(harness: Harness) {
     let url = harness.url();
-    let thread = std::thread::spawn(move || {
+    let thread = tokio::task::spawn_blocking(move || {
         let locks = Locks::connect(&url).unwrap();
         let guard = locks.lock("a").ttl(LONG).note("mine").acquire().unwrap();
         assert!(locks.lock("a").try_acquire().unwrap().is_none());
@@ -38,7 +39,6 @@ pub async fn threads_exclude_each_other_without_a_runtime(harness: Harness) {
         }
         locks.close().unwrap();
     });
-    let joined = bounded("the threads end", tokio::task::spawn_blocking(|| thread.join())).await.unwrap();
-    joined.unwrap();
+    bounded("the threads end", thread).await.unwrap();
     harness.is_clear().await;
 }

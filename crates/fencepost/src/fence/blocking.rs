@@ -12,7 +12,7 @@
 //! # Ok::<(), fencepost::fence::Error>(())
 //! ```
 //!
-//! As in [`crate::blocking`], calls from inside an async runtime are refused. A value in this process
+//! As in [`crate::blocking`], calls from an async task are refused. A value in this process
 //! ([`Fenced`](super::Fenced)) needs neither.
 
 use super::Result;
