@@ -29,7 +29,8 @@
 //!
 //! # Testing
 //! [`memory`] is for tests of your own code: a store inside the process, with a clock that moves when the
-//! test says so, and with faults on demand. The URL `memory:` is the same without either.
+//! test says so, and with faults on demand. The URL `memory:` is the same without either. Tokio's paused
+//! clock moves neither.
 //!
 //! # Features
 //! `file` and `redis` are on by default; `redlock`, `postgres`, `etcd` and `zookeeper` add a store each.
