@@ -19,7 +19,11 @@ use crate::backend::{Capabilities, ForceRelease, Revoked};
 use crate::options::chained_options;
 use crate::runtime::keeper::runtime;
 use crate::runtime::block_on::{block_on, is_polling_a_task};
-use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats, Watch};
+use crate::runtime::keeper::runtime;
+use crate::{
+    ConnectOptions, Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats,
+    Watch,
+};
 
 /// Runs a future to its end on the calling thread.
 pub(crate) fn run<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
@@ -95,7 +99,7 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn connect(url: &str) -> Result<Self> {
+    pub fn connect(url: impl Into<ConnectOptions>) -> Result<Self> {
         run(crate::Locks::connect(url)).map(Self::from)
     }
 
@@ -103,7 +107,7 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn init(url: &str) -> Result<Vec<String>> {
+    pub fn init(url: impl Into<ConnectOptions>) -> Result<Vec<String>> {
         run(crate::Locks::init(url))
     }
 
@@ -111,7 +115,7 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn reconfigure(url: &str) -> Result<Vec<String>> {
+    pub fn reconfigure(url: impl Into<ConnectOptions>) -> Result<Vec<String>> {
         run(crate::Locks::reconfigure(url))
     }
 

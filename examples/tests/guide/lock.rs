@@ -1,8 +1,10 @@
 //! Locks, guards, handles and errors.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::{Error, FencingToken, Locks, Retry, State};
+use fencepost::rustls::ClientConfig;
+use fencepost::{ConnectOptions, Error, FencingToken, GuardSet, Locks, Retry, State};
 
 use crate::Result;
 
@@ -105,6 +107,14 @@ fn blocking() -> Result<()> {
     println!("write with token {}", guard.token());
     guard.release()?;
     Ok(())
+#[allow(dead_code)]
+async fn tls(config: Arc<ClientConfig>) -> Result<()> {
+    let options = ConnectOptions::new("rediss://cache.internal").tls_config(config);
+    let locks = Locks::connect(options).await?;
+    drop(locks);
+    Ok(())
+}
+
 }
 
 /// A lock that ends with the transaction.

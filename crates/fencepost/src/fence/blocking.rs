@@ -17,7 +17,7 @@
 
 use super::Result;
 use crate::blocking::{run, same_as};
-use crate::{FencingToken, Name};
+use crate::{ConnectOptions, FencingToken, Name};
 
 /// Values by name that only the newest holder may change. See [`super::Fence`].
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Fence {
     ///
     /// # Errors
     /// As there.
-    pub fn connect(url: &str) -> Result<Self> {
+    pub fn connect(url: impl Into<ConnectOptions>) -> Result<Self> {
         run(super::Fence::connect(url)).map(|fence| Self { fence })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 
 use crate::backends::common::parameter::Parameter;
-use crate::backends::common::tls::TlsFiles;
+use crate::backends::common::tls::TlsSettings;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
@@ -92,7 +92,7 @@ pub(super) enum Encryption {
     Preferred,
     /// With a server that proves who it is.
     #[cfg_attr(not(feature = "tls"), allow(dead_code))]
-    Verified(TlsFiles),
+    Verified(TlsSettings),
 }
 
 impl Config {
@@ -223,7 +223,7 @@ impl Config {
             Some(2) if cfg!(not(feature = "tls")) => {
                 Err(Error::invalid("TLS is not built in; build fencepost with the feature `tls`"))
             }
-            Some(2) => TlsFiles::take(url).map(Encryption::Verified),
+            Some(2) => TlsSettings::take(url).map(Encryption::Verified),
             _ => Ok(Encryption::Preferred),
         }
     }
