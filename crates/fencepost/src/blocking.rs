@@ -16,8 +16,8 @@
 use std::time::Duration;
 
 use crate::backend::{Capabilities, ForceRelease, Revoked};
+use crate::guard::outcome;
 use crate::options::chained_options;
-use crate::runtime::keeper::runtime;
 use crate::runtime::block_on::{block_on, is_polling_a_task};
 use crate::runtime::keeper::runtime;
 use crate::{
@@ -185,19 +185,21 @@ impl Lock {
         Ok(run(self.lock.try_acquire())?.map(Guard::from))
     }
 
-    /// Acquires, runs `work`, releases. A closure cannot be stopped from outside: let long work ask
-    /// [`Guard::check`] now and then.
+    /// Acquires, runs `work`, releases, as [`crate::Lock::scope`]. A closure cannot be stopped from outside:
+    /// let long work ask [`Guard::check`] now and then.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`Error::Lost`] if the lock was lost before the work ended.
-    pub fn scope<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T> {
+    /// As there.
+    pub fn scope<T, E: From<Error>>(&self, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E> {
         let guard = self.acquire()?;
-        let out = work(&guard);
-        guard.check()?;
-        match guard.release() {
-            Ok(()) | Err(Error::Uncertain { .. }) => Ok(out),
-            Err(error) => Err(error),
+        let out = work(&guard).and_then(|out| {
+            guard.check()?;
+            Ok(out)
+        });
+        if out.is_err() && guard.state().is_lost() {
+            return out;
         }
+        outcome(out, guard.release())
     }
 }
 
@@ -260,6 +262,22 @@ impl LockSet {
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<GuardSet>> {
         Ok(run(self.set.try_acquire())?.map(|guards| GuardSet { guards }))
+    }
+
+    /// Acquires all of them, runs `work`, releases. See [`Lock::scope`].
+    ///
+    /// # Errors
+    /// As [`crate::LockSet::scope`].
+    pub fn scope<T, E: From<Error>>(&self, work: impl FnOnce(&GuardSet) -> Result<T, E>) -> Result<T, E> {
+        let guards = self.acquire()?;
+        let out = work(&guards).and_then(|out| {
+            guards.check()?;
+            Ok(out)
+        });
+        if out.is_err() && guards.state().is_lost() {
+            return out;
+        }
+        outcome(out, guards.release())
     }
 }
 

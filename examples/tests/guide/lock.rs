@@ -16,8 +16,13 @@ impl Ledger {
     }
 }
 
-async fn build(token: FencingToken) -> FencingToken {
-    token
+async fn build(token: FencingToken) -> Result<FencingToken> {
+    Ok(token)
+}
+
+async fn transfer(guards: &GuardSet) -> Result<()> {
+    guards.check()?;
+    Ok(())
 }
 
 #[allow(dead_code)]
@@ -41,6 +46,8 @@ async fn tries(locks: &Locks) -> Result<()> {
 async fn scopes(locks: &Locks) -> Result<()> {
     let report = locks.lock("report").scope(async |guard| build(guard.token()).await).await?;
     println!("made with {report}");
+    let accounts = locks.all(["account:1", "account:2"]);
+    accounts.scope(async |guards| transfer(guards).await).await?;
     Ok(())
 }
 
@@ -101,13 +108,6 @@ async fn errors(locks: &Locks) -> Result<()> {
 }
 
 #[allow(dead_code)]
-fn blocking() -> Result<()> {
-    let locks = fencepost::blocking::Locks::connect("file:")?;
-    let guard = locks.lock("order:42").acquire()?;
-    println!("write with token {}", guard.token());
-    guard.release()?;
-    Ok(())
-#[allow(dead_code)]
 async fn tls(config: Arc<ClientConfig>) -> Result<()> {
     let options = ConnectOptions::new("rediss://cache.internal").tls_config(config);
     let locks = Locks::connect(options).await?;
@@ -115,6 +115,13 @@ async fn tls(config: Arc<ClientConfig>) -> Result<()> {
     Ok(())
 }
 
+#[allow(dead_code)]
+fn blocking() -> Result<()> {
+    let locks = fencepost::blocking::Locks::connect("file:")?;
+    let guard = locks.lock("order:42").acquire()?;
+    println!("write with token {}", guard.token());
+    guard.release()?;
+    Ok(())
 }
 
 /// A lock that ends with the transaction.
