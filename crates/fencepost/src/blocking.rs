@@ -9,26 +9,31 @@
 //! # Ok::<(), fencepost::Error>(())
 //! ```
 //!
-//! Every call runs on the calling thread, with the keeper's runtime behind it. Inside an async runtime, where
-//! blocking would stall other tasks, every call that waits is refused with [`Error::Invalid`]. So it is on
-//! threads of `spawn_blocking`, which cannot be told apart: use `std::thread::spawn` there.
+//! Every call runs on the calling thread, with the keeper's runtime behind it. From async code call it in
+//! `tokio::task::spawn_blocking` or `block_in_place`. In a task of tokio's, and directly in its `block_on`,
+//! blocking would stall others: there every call that waits is refused with [`Error::Invalid`].
 
 use std::time::Duration;
 
 use crate::backend::{Capabilities, ForceRelease, Revoked};
+use crate::guard::outcome;
 use crate::options::chained_options;
+use crate::runtime::block_on::{block_on, is_polling_a_task};
 use crate::runtime::keeper::runtime;
-use crate::{Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats, Watch};
+use crate::{
+    ConnectOptions, Error, FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, State, Stats,
+    Watch,
+};
 
 /// Runs a future to its end on the calling thread.
 pub(crate) fn run<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    if tokio::runtime::Handle::try_current().is_ok() {
+    if is_polling_a_task() {
         return Err(E::from(Error::invalid(
-            "a blocking call inside an async runtime would stall it; use the async interface, or a thread of \
-             its own (`std::thread::spawn`)",
+            "a blocking call in an async task would stall its runtime; use the async interface, or \
+             `tokio::task::spawn_blocking`",
         )));
     }
-    runtime()?.block_on(future)
+    block_on(&runtime()?, future)
 }
 
 /// Writes the methods of a blocking twin, which are called as those of the twin. `wait fn` runs a future to
@@ -94,7 +99,7 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn connect(url: &str) -> Result<Self> {
+    pub fn connect(url: impl Into<ConnectOptions>) -> Result<Self> {
         run(crate::Locks::connect(url)).map(Self::from)
     }
 
@@ -102,7 +107,7 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn init(url: &str) -> Result<Vec<String>> {
+    pub fn init(url: impl Into<ConnectOptions>) -> Result<Vec<String>> {
         run(crate::Locks::init(url))
     }
 
@@ -110,7 +115,7 @@ impl Locks {
     ///
     /// # Errors
     /// As there.
-    pub fn reconfigure(url: &str) -> Result<Vec<String>> {
+    pub fn reconfigure(url: impl Into<ConnectOptions>) -> Result<Vec<String>> {
         run(crate::Locks::reconfigure(url))
     }
 
@@ -140,7 +145,7 @@ impl Locks {
     /// See [`crate::Locks::close`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] inside an async runtime.
+    /// [`Error::Invalid`] in an async task.
     pub fn close(self) -> Result<()> {
         run(async {
             self.locks.close().await;
@@ -180,19 +185,21 @@ impl Lock {
         Ok(run(self.lock.try_acquire())?.map(Guard::from))
     }
 
-    /// Acquires, runs `work`, releases. A closure cannot be stopped from outside: let long work ask
-    /// [`Guard::check`] now and then.
+    /// Acquires, runs `work`, releases, as [`crate::Lock::scope`]. A closure cannot be stopped from outside:
+    /// let long work ask [`Guard::check`] now and then.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`Error::Lost`] if the lock was lost before the work ended.
-    pub fn scope<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T> {
+    /// As there.
+    pub fn scope<T, E: From<Error>>(&self, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E> {
         let guard = self.acquire()?;
-        let out = work(&guard);
-        guard.check()?;
-        match guard.release() {
-            Ok(()) | Err(Error::Uncertain { .. }) => Ok(out),
-            Err(error) => Err(error),
+        let out = work(&guard).and_then(|out| {
+            guard.check()?;
+            Ok(out)
+        });
+        if out.is_err() && guard.state().is_lost() {
+            return out;
         }
+        outcome(out, guard.release())
     }
 }
 
@@ -221,7 +228,7 @@ impl Guard {
     /// Waits until the lock is lost and says why.
     ///
     /// # Errors
-    /// [`Error::Invalid`] inside an async runtime.
+    /// [`Error::Invalid`] in an async task.
     pub fn lost(&self) -> Result<Loss> {
         run(async { Ok(self.guard.lost().await) })
     }
@@ -255,6 +262,22 @@ impl LockSet {
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<GuardSet>> {
         Ok(run(self.set.try_acquire())?.map(|guards| GuardSet { guards }))
+    }
+
+    /// Acquires all of them, runs `work`, releases. See [`Lock::scope`].
+    ///
+    /// # Errors
+    /// As [`crate::LockSet::scope`].
+    pub fn scope<T, E: From<Error>>(&self, work: impl FnOnce(&GuardSet) -> Result<T, E>) -> Result<T, E> {
+        let guards = self.acquire()?;
+        let out = work(&guards).and_then(|out| {
+            guards.check()?;
+            Ok(out)
+        });
+        if out.is_err() && guards.state().is_lost() {
+            return out;
+        }
+        outcome(out, guards.release())
     }
 }
 

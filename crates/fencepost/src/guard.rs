@@ -133,14 +133,18 @@ impl Guard {
     /// Runs `work` under this guard and drops it where it stands if the lock is lost.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before the work ended.
-    pub async fn scope<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+    /// That of the work, and [`Error::Lost`] if the lock was lost before the work had succeeded.
+    pub async fn scope<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<T, E> {
         let out = tokio::select! {
             biased;
-            why = self.lost() => return Err(Error::lost(self.name(), why)),
-            out = work(self) => out,
+            why = self.lost() => return Err(Error::lost(self.name(), why).into()),
+            out = work(self) => out?,
         };
-        self.check().map(|()| out)
+        self.check()?;
+        Ok(out)
     }
 
     /// Gives the lock back. Renewal has ended when this returns.
@@ -191,6 +195,15 @@ impl Guard {
             return Err(Error::lost(self.name(), Loss::Forked));
         }
         Ok(())
+    }
+}
+
+/// What work under a lock comes to when the lock was given back after it.
+pub(crate) fn outcome<T, E: From<Error>>(worked: Result<T, E>, released: Result<()>) -> Result<T, E> {
+    match (worked, released) {
+        // The work ended while the lock was valid; an unanswered release does not change that.
+        (Ok(_), Err(error)) if !matches!(error, Error::Uncertain { .. }) => Err(error.into()),
+        (worked, _) => worked,
     }
 }
 

@@ -29,7 +29,8 @@
 //!
 //! # Testing
 //! [`memory`] is for tests of your own code: a store inside the process, with a clock that moves when the
-//! test says so, and with faults on demand. The URL `memory:` is the same without either.
+//! test says so, and with faults on demand. The URL `memory:` is the same without either. Tokio's paused
+//! clock moves neither.
 //!
 //! # Features
 //! `file` and `redis` are on by default; `redlock`, `postgres`, `etcd` and `zookeeper` add a store each.
@@ -46,6 +47,7 @@ pub mod backend;
 mod backend;
 mod backends;
 pub mod blocking;
+mod connect_options;
 mod error;
 pub mod fence;
 mod guard;
@@ -81,6 +83,7 @@ pub use backends::memory;
 #[cfg(feature = "postgres")]
 pub use backends::postgres;
 pub use backends::{Parameter, StoreKind, stores};
+pub use connect_options::ConnectOptions;
 pub use error::{Error, Loss, Result, Risk, Source};
 pub use guard::Guard;
 pub use handle::Handle;
@@ -108,6 +111,9 @@ pub use watch::Watch;
 /// What [`fence::http`] speaks of.
 #[cfg(feature = "http")]
 pub use ::http;
+/// What [`ConnectOptions::tls_config`] takes.
+#[cfg(feature = "tls")]
+pub use ::rustls;
 /// What [`fence::postgres`] speaks of.
 #[cfg(feature = "postgres")]
 pub use ::tokio_postgres;

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::backend::{Grant, Request, TryOutcome, WaitObservation};
+use crate::guard::outcome;
 use crate::options::{Options, chained_options};
 use crate::runtime::clock::Moment;
 use crate::runtime::lease_state::LeaseState;
@@ -81,27 +82,37 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock, runs `work` and releases. If the lock is lost meanwhile, the work is dropped where
-    /// it stands and the result is [`Error::Lost`].
+    /// Acquires the lock, runs `work` and releases, whatever the work came to. If the lock is lost meanwhile,
+    /// the work is dropped where it stands.
+    ///
+    /// The work's error is any that an [`Error`] converts into. Where nothing else says which, the work names
+    /// it.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// # async fn write(_: u64) -> std::io::Result<()> { Ok(()) }
     /// let locks = fencepost::Locks::connect("memory:").await?;
-    /// let token = locks.lock("report").scope(async |guard| guard.token()).await?;
-    /// # let _ = token;
-    /// # Ok::<(), fencepost::Error>(()) }).unwrap();
+    /// let work = async |guard: &fencepost::Guard| {
+    ///     write(guard.token().get()).await?;
+    ///     Ok::<_, Box<dyn std::error::Error>>("written")
+    /// };
+    /// assert_eq!(locks.lock("report").scope(work).await?, "written");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`Error::Lost`].
-    pub async fn scope<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+    /// As [`acquire`](Self::acquire), that of the work, and [`Error::Lost`] if the lock was lost before the
+    /// work had succeeded.
+    pub async fn scope<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<T, E> {
         let guard = self.acquire().await?;
-        let out = guard.scope(work).await?;
-        match guard.release().await {
-            // The work ended while the lock was valid; an unanswered release does not change that.
-            Ok(()) | Err(Error::Uncertain { .. }) => Ok(out),
-            Err(error) => Err(error),
+        let out = guard.scope(work).await;
+        if out.is_err() && guard.state().is_lost() {
+            return out; // at once: what there is to give back, the drop does
         }
+        outcome(out, guard.release().await)
     }
 
     /// Takes over a lock that was detached, by one conditional renewal for this lock's ttl, or for the

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Backend, Capabilities, ForceRelease, Renewal, Revoked};
+use crate::backends::{self, Init};
 use crate::options::{DEFAULT_TTL, Options, check_text, check_ttl};
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::Clock;
@@ -12,7 +13,7 @@ use crate::runtime::fork;
 use crate::runtime::keeper::Keeper;
 use crate::stats::{Counters, Stats};
 use crate::text::printable;
-use crate::{Error, Guard, Handle, Holder, Listing, Lock, LockSet, Name, Result, backends};
+use crate::{ConnectOptions, Error, Guard, Handle, Holder, Listing, Lock, LockSet, Name, Result};
 
 /// How long [`Locks::close`] waits for what is still under way.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -49,14 +50,14 @@ impl Locks {
     ///
     /// [`stores`](crate::stores) lists the stores that are built in, with the forms of their URLs and their
     /// parameters; `docs/stores` has a page for each. Every URL takes the parameter `ttl`, that of locks that
-    /// name none.
+    /// name none. [`ConnectOptions`] have what a URL cannot say.
     ///
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for a URL that makes no sense,
     /// [`Unavailable`](crate::Error::Unavailable) if the store does not answer,
     /// [`Config`](crate::Error::Config) if it refuses us or is not fit for locks.
-    pub async fn connect(url: &str) -> Result<Self> {
-        let (backend, ttl) = backends::connect(url).await?;
+    pub async fn connect(url: impl Into<ConnectOptions>) -> Result<Self> {
+        let (backend, ttl) = backends::connect(url.into()).await?;
         Self::assemble(backend, ttl)
     }
 
@@ -71,8 +72,8 @@ impl Locks {
     /// # Errors
     /// As [`connect`](Self::connect); [`Config`](crate::Error::Config) if the deployment exists already, or
     /// is in use.
-    pub async fn init(url: &str) -> Result<Vec<String>> {
-        backends::init(url, false).await
+    pub async fn init(url: impl Into<ConnectOptions>) -> Result<Vec<String>> {
+        backends::init(url.into(), Init::New).await
     }
 
     /// Declares a change of a deployment: other nodes, or other limits. Else as [`init`](Self::init).
@@ -80,8 +81,8 @@ impl Locks {
     /// # Errors
     /// As [`init`](Self::init); [`Unsupported`](crate::Error::Unsupported) where a store has no configuration
     /// of its own.
-    pub async fn reconfigure(url: &str) -> Result<Vec<String>> {
-        backends::init(url, true).await
+    pub async fn reconfigure(url: impl Into<ConnectOptions>) -> Result<Vec<String>> {
+        backends::init(url.into(), Init::Change).await
     }
 
     /// Locks over a store of your own.

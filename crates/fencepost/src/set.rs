@@ -3,6 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::guard::outcome;
 use crate::options::{Options, chained_options};
 use crate::{Error, FencingToken, Guard, Lock, Locks, Loss, Name, Result, State, Wait};
 
@@ -72,6 +73,23 @@ impl LockSet {
             Err(Error::Busy { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Acquires all of them, runs `work` and releases, as [`Lock::scope`].
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), that of the work, and [`Error::Lost`] for the lock that was lost first,
+    /// if one was before the work had succeeded.
+    pub async fn scope<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&GuardSet) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guards = self.acquire().await?;
+        let out = guards.scope(work).await;
+        if out.is_err() && guards.state().is_lost() {
+            return out; // at once: what there is to give back, the drop does
+        }
+        outcome(out, guards.release().await)
     }
 
     fn check(&self) -> Result<Vec<Name>> {
@@ -159,14 +177,19 @@ impl GuardSet {
     /// Runs `work` and drops it where it stands if one of the locks is lost.
     ///
     /// # Errors
-    /// [`Error::Lost`] for the lock that was lost first.
-    pub async fn scope<T>(&self, work: impl AsyncFnOnce(&GuardSet) -> T) -> Result<T> {
+    /// That of the work, and [`Error::Lost`] for the lock that was lost first, if one was before the work had
+    /// succeeded.
+    pub async fn scope<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&GuardSet) -> Result<T, E>,
+    ) -> Result<T, E> {
         let out = tokio::select! {
             biased;
-            (name, why) = self.lost() => return Err(Error::Lost { name, why }),
-            out = work(self) => out,
+            (name, why) = self.lost() => return Err(Error::Lost { name, why }.into()),
+            out = work(self) => out?,
         };
-        self.check().map(|()| out)
+        self.check()?;
+        Ok(out)
     }
 
     /// Gives all of them back, the last one first.

@@ -40,9 +40,10 @@ fn every_future_can_be_spawned(locks: Locks, guard: Guard, guards: GuardSet, han
     spawned(lock.acquire());
     spawned(lock.try_acquire());
     spawned(lock.attach(handle));
-    spawned(lock.scope(async |_| ()));
+    spawned(lock.scope(async |_| Ok::<_, Error>(())));
     spawned(set.acquire());
     spawned(set.try_acquire());
+    spawned(set.scope(async |_| Ok::<_, Error>(())));
     spawned(locks.attach(handle));
     spawned(locks.extend(handle, TTL));
     spawned(locks.release(handle));
@@ -54,9 +55,10 @@ fn every_future_can_be_spawned(locks: Locks, guard: Guard, guards: GuardSet, han
     spawned(guard.changed());
     spawned(guard.extend());
     spawned(guard.extend_to(TTL));
-    spawned(guard.scope(async |_| ()));
+    spawned(guard.scope(async |_| Ok::<_, Error>(())));
     spawned(watch.lost());
     spawned(guards.lost());
+    spawned(guards.scope(async |_| Ok::<_, Error>(())));
     spawned(guards.release());
     spawned(guard.release());
     let _ = |other: Guard| spawned(other.detach());

@@ -9,12 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::text::printable;
 use crate::{Error, Result};
 
+#[cfg(feature = "postgres")]
+mod sql;
+
 /// A fencing token. Strictly larger than every token handed out earlier for the same name.
 ///
 /// Pass it along with every write to the resource that the lock protects. The resource must refuse a token
 /// smaller than the largest it has seen: that stops a holder that was paused past the end of its lease.
 ///
-/// Always below 2^53, so it survives a trip through JSON and JavaScript, and fits a `bigint`.
+/// Always below 2^53, so it survives a trip through JSON and JavaScript, and fits a `bigint`: it converts to
+/// `i64`, and from one. With the feature `postgres` it is a parameter and a column of `tokio-postgres`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct FencingToken(u64);
@@ -103,7 +107,12 @@ mod tests {
         for number in [0, TOKEN_LIMIT, u64::MAX] {
             assert!(FencingToken::new(number).is_none() && FencingToken::try_from(number).is_err());
         }
-        assert!(FencingToken::try_from(-1i64).is_err());
+        for number in [i64::MIN, -1, 0, TOKEN_LIMIT.cast_signed(), i64::MAX] {
+            let error = FencingToken::try_from(number).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{number}`")) && error.contains("2^53"), "{error}");
+        }
+        let largest = FencingToken::new(TOKEN_LIMIT - 1).unwrap();
+        assert_eq!(FencingToken::try_from(i64::from(largest)).unwrap(), largest);
         assert!(serde_json::from_str::<FencingToken>("9007199254740992").is_err());
     }
 

@@ -6,6 +6,8 @@
 //! `file:` path into an absolute one, and print passwords.
 
 use std::fmt;
+#[cfg(feature = "tls")]
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use crate::secret::Password;
@@ -23,6 +25,9 @@ pub(crate) struct StoreUrl {
     pub(crate) hosts: Vec<Host>,
     /// What follows the authority, percent-decoded; for `file:` and `memory:` the whole rest.
     pub(crate) path: String,
+    /// The caller's own configuration of TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
     parameters: Vec<(String, String)>,
     known: Vec<&'static str>,
 }
@@ -94,6 +99,11 @@ impl StoreUrl {
         Ok(out)
     }
 
+    #[cfg(feature = "tls")]
+    pub(crate) fn with_tls(self, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
+        Self { tls, ..self }
+    }
+
     /// The value of a parameter, which thereby becomes a known one.
     pub(crate) fn take(&mut self, key: &'static str) -> Option<String> {
         self.known.push(key);
@@ -124,8 +134,16 @@ impl StoreUrl {
         Err(Error::invalid(format!("parameter `{key}` is {}, not `{value}`", words.join(" or "))))
     }
 
-    /// Refuses parameters that nobody asked for, naming the known ones.
+    /// Refuses what nobody asked for: parameters, naming the known ones, and a configuration of TLS.
     pub(crate) fn finish(mut self) -> Result<()> {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return Err(Error::invalid(format!(
+                "a TLS configuration was given, and this `{}:` URL does not ask for TLS; write `rediss:` or \
+                 `etcds:`, or `sslmode=verify-full` for PostgreSQL",
+                self.scheme
+            )));
+        }
         let Some((key, _)) = self.parameters.first() else { return Ok(()) };
         self.known.sort_unstable();
         Err(Error::invalid(format!(

@@ -11,8 +11,8 @@ use fencepost::{Error, FencingToken, Locks, Wait};
 use http::Request;
 use tower::ServiceExt as _;
 
-async fn send_parcel(order: u64, token: FencingToken) -> String {
-    format!("order {order} is on its way, token {token}\n")
+async fn send_parcel(order: u64, token: FencingToken) -> Result<String, Problem> {
+    Ok(format!("order {order} is on its way, token {token}\n"))
 }
 
 /// One `Locks` for the whole service: it is cheap to clone.
@@ -23,7 +23,7 @@ fn service(locks: Locks) -> Router {
 /// If the client hangs up, axum drops this future, and the lock is released in the background.
 async fn ship(State(locks): State<Locks>, Path(order): Path<u64>) -> Result<String, Problem> {
     let lock = locks.lock(format!("order:{order}")).ttl(Duration::from_secs(10)).wait(Wait::No);
-    Ok(lock.scope(async |guard| send_parcel(order, guard.token()).await).await?)
+    lock.scope(async |guard| send_parcel(order, guard.token()).await).await
 }
 
 struct Problem(Error);

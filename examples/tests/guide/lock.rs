@@ -1,8 +1,10 @@
 //! Locks, guards, handles and errors.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::{Error, FencingToken, Locks, Retry, State};
+use fencepost::rustls::ClientConfig;
+use fencepost::{ConnectOptions, Error, FencingToken, GuardSet, Locks, Retry, State};
 
 use crate::Result;
 
@@ -14,8 +16,13 @@ impl Ledger {
     }
 }
 
-async fn build(token: FencingToken) -> FencingToken {
-    token
+async fn build(token: FencingToken) -> Result<FencingToken> {
+    Ok(token)
+}
+
+async fn transfer(guards: &GuardSet) -> Result<()> {
+    guards.check()?;
+    Ok(())
 }
 
 #[allow(dead_code)]
@@ -39,6 +46,8 @@ async fn tries(locks: &Locks) -> Result<()> {
 async fn scopes(locks: &Locks) -> Result<()> {
     let report = locks.lock("report").scope(async |guard| build(guard.token()).await).await?;
     println!("made with {report}");
+    let accounts = locks.all(["account:1", "account:2"]);
+    accounts.scope(async |guards| transfer(guards).await).await?;
     Ok(())
 }
 
@@ -95,6 +104,14 @@ async fn errors(locks: &Locks) -> Result<()> {
         Err(error) if error.is_transient() => println!("try again later: {error}"),
         Err(error) => return Err(error.into()),
     }
+    Ok(())
+}
+
+#[allow(dead_code)]
+async fn tls(config: Arc<ClientConfig>) -> Result<()> {
+    let options = ConnectOptions::new("rediss://cache.internal").tls_config(config);
+    let locks = Locks::connect(options).await?;
+    drop(locks);
     Ok(())
 }
 

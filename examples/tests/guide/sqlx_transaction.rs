@@ -16,7 +16,7 @@ async fn deposit(pool: &PgPool, locks: &Locks, account: i32, amount: i64) -> Res
     // Before the first read. SQLSTATE FP010 says that a later holder has been here.
     sqlx::query("SELECT fencepost_fence.activate($1, $2)")
         .bind(&name)
-        .bind(i64::try_from(guard.token().get())?)
+        .bind(i64::from(guard.token()))
         .execute(&mut *transaction)
         .await?;
     let balance: i64 = sqlx::query_scalar("SELECT balance FROM account WHERE id = $1")

@@ -1,13 +1,14 @@
 //! The blocking interface does the same, on threads.
 
 use fencepost::blocking::Locks;
-use fencepost::{Error, State};
+use fencepost::{Error, Source, State};
 
 use super::{Harness, IN_VAIN, LONG, bounded};
 
+/// On a plain thread, and on one of `spawn_blocking`.
 pub async fn threads_exclude_each_other_without_a_runtime(harness: Harness) {
     let url = harness.url();
-    let thread = std::thread::spawn(move || {
+    let thread = tokio::task::spawn_blocking(move || {
         let locks = Locks::connect(&url).unwrap();
         let guard = locks.lock("a").ttl(LONG).note("mine").acquire().unwrap();
         assert!(locks.lock("a").try_acquire().unwrap().is_none());
@@ -24,7 +25,12 @@ pub async fn threads_exclude_each_other_without_a_runtime(harness: Harness) {
         });
         guard.release().unwrap();
         assert!(waiter.join().unwrap() > first);
-        assert!(locks.lock("a").scope(|guard| guard.token()).unwrap() > first);
+        assert!(locks.lock("a").scope(|guard| Ok::<_, Error>(guard.token())).unwrap() > first);
+        let error = locks.lock("a").scope(|_| Err::<(), Source>("no".into())).unwrap_err();
+        assert_eq!(error.to_string(), "no");
+        let set = locks.all(["b", "a"]).ttl(LONG);
+        assert_eq!(set.scope(|guards| Ok::<_, Error>(guards.tokens().count())).unwrap(), 2);
+        assert_eq!(set.scope(|_| Err::<(), Source>("no".into())).unwrap_err().to_string(), "no");
         let guards = locks.all(["b", "a"]).ttl(LONG).acquire().unwrap();
         assert_eq!(guards.tokens().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert!(locks.all(["b", "c"]).try_acquire().unwrap().is_none());
@@ -38,7 +44,6 @@ pub async fn threads_exclude_each_other_without_a_runtime(harness: Harness) {
         }
         locks.close().unwrap();
     });
-    let joined = bounded("the threads end", tokio::task::spawn_blocking(|| thread.join())).await.unwrap();
-    joined.unwrap();
+    bounded("the threads end", thread).await.unwrap();
     harness.is_clear().await;
 }

@@ -4,7 +4,7 @@
 //! becomes free did so because it was given back.
 
 use super::{Harness, LONG, becomes_free, bounded, patient, take, until};
-use fencepost::{Guard, Locks};
+use fencepost::{Error, Guard, Locks};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -237,7 +237,10 @@ pub async fn scope_may_be_dropped_at_any_await(harness: Harness) {
     let locks = harness.locks().await;
     at_every_await(async |count| {
         let lock = patient(&locks, "a");
-        let work = lock.scope(async |_: &Guard| tokio::task::yield_now().await);
+        let work = lock.scope(async |_: &Guard| {
+            tokio::task::yield_now().await;
+            Ok::<_, Error>(())
+        });
         let outcome = poll_and_drop(work, count).await;
         becomes_free(&locks, "a").await;
         completed(outcome)

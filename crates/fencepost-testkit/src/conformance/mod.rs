@@ -162,6 +162,8 @@ macro_rules! conformance {
             }
             mod scope {
                 a_scope_releases_and_returns_what_the_work_returned: Nothing;
+                a_scope_whose_work_fails_releases_and_returns_its_error: Nothing;
+                a_scope_of_several_locks_holds_them_all_and_releases_them: Nothing;
                 a_scope_that_panics_releases: Nothing;
                 the_work_is_dropped_when_the_lock_is_lost: Nothing;
                 work_inside_a_held_guard_keeps_the_guard: Nothing;

@@ -53,7 +53,7 @@ pub async fn a_set_is_lost_when_one_of_its_locks_is(harness: Harness) {
     let set = locks.all(["a", "b"]).ttl(LONG).renew_every(ms(50)).acquire().await.unwrap();
     let work = set.scope(async |_: &GuardSet| {
         locks.force_release("b", "enough").await.unwrap().unwrap();
-        std::future::pending::<()>().await;
+        std::future::pending::<Result<(), Error>>().await
     });
     let error = bounded("the scope ends", work).await.unwrap_err();
     let why = Loss::force_released("enough");

@@ -148,6 +148,14 @@ impl Cluster {
         }
     }
 
+    /// The certificates of a cluster with TLS.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().expect("a cluster with TLS")
+    }
+
     /// The members.
     pub fn iter(&self) -> impl Iterator<Item = &Member> {
         self.members.iter()

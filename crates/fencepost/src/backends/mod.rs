@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::options::check_ttl;
 use crate::url::StoreUrl;
-use crate::{DEFAULT_TTL, Error, Result};
+use crate::{ConnectOptions, DEFAULT_TTL, Error, Result};
 pub use common::parameter::Parameter;
 
 // A build without some of the stores leaves what they share unused.
@@ -164,8 +164,8 @@ fn find(scheme: &str) -> Result<StoreKind> {
 }
 
 /// Connects to the store a URL names; also returns the ttl of locks that name none.
-pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Duration>)> {
-    let mut url = StoreUrl::parse(url)?;
+pub(crate) async fn connect(options: ConnectOptions) -> Result<(Arc<dyn Backend>, Option<Duration>)> {
+    let mut url = options.into_url()?;
     let store = find(&url.scheme)?;
     let ttl = url.take_duration("ttl")?;
     ttl.map(check_ttl).transpose()?;
@@ -174,9 +174,8 @@ pub(crate) async fn connect(url: &str) -> Result<(Arc<dyn Backend>, Option<Durat
 }
 
 /// Declares a deployment where a store needs that. Says what was done, server by server.
-pub(crate) async fn init(url: &str, reconfigure: bool) -> Result<Vec<String>> {
-    let what = if reconfigure { Init::Change } else { Init::New };
-    let mut url = StoreUrl::parse(url)?;
+pub(crate) async fn init(options: ConnectOptions, what: Init) -> Result<Vec<String>> {
+    let mut url = options.into_url()?;
     url.take("ttl");
     match (find(&url.scheme)?.init, what) {
         (Some(init), _) => init(url, what).await,

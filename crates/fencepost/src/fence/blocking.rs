@@ -12,12 +12,12 @@
 //! # Ok::<(), fencepost::fence::Error>(())
 //! ```
 //!
-//! As in [`crate::blocking`], calls from inside an async runtime are refused. A value in this process
+//! As in [`crate::blocking`], calls from an async task are refused. A value in this process
 //! ([`Fenced`](super::Fenced)) needs neither.
 
 use super::Result;
 use crate::blocking::{run, same_as};
-use crate::{FencingToken, Name};
+use crate::{ConnectOptions, FencingToken, Name};
 
 /// Values by name that only the newest holder may change. See [`super::Fence`].
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Fence {
     ///
     /// # Errors
     /// As there.
-    pub fn connect(url: &str) -> Result<Self> {
+    pub fn connect(url: impl Into<ConnectOptions>) -> Result<Self> {
         run(super::Fence::connect(url)).map(|fence| Self { fence })
     }
 

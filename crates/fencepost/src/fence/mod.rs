@@ -83,8 +83,7 @@ pub use self::fenced::{Entry, Fenced};
 pub use self::redis::Redis;
 
 use self::memory::Memory;
-use crate::url::StoreUrl;
-use crate::{FencingToken, Name};
+use crate::{ConnectOptions, FencingToken, Name};
 
 /// Values by name that only the newest holder may change. Cheap to clone; share one per process.
 #[derive(Clone, Debug)]
@@ -104,8 +103,8 @@ impl Fence {
     ///
     /// # Errors
     /// [`Failed`](Error::Failed), as for [`Locks::connect`](crate::Locks::connect).
-    pub async fn connect(url: &str) -> Result<Self> {
-        let url = StoreUrl::parse(url)?;
+    pub async fn connect(url: impl Into<ConnectOptions>) -> Result<Self> {
+        let url = url.into().into_url()?;
         match url.scheme.as_str() {
             "memory" => Ok(Self::of(Memory::from_url(url)?)),
             #[cfg(feature = "file")]

@@ -10,7 +10,7 @@ use crate::backends::redis::driver::resp::Value;
 use crate::backends::redis::driver::script_client::{ScriptClient, ScriptOutcome};
 use crate::backends::redis::keys;
 use crate::url::StoreUrl;
-use crate::{FencingToken, Name};
+use crate::{ConnectOptions, FencingToken, Name};
 
 /// The script behind [`Redis::run`] (`guarded.lua` in the repository), for clients in any language. Its keys,
 /// arguments and replies are in its head.
@@ -56,8 +56,8 @@ impl Redis {
     /// # Errors
     /// As [`Locks::connect`](crate::Locks::connect). A server that evicts keys is refused: it would forget
     /// tokens.
-    pub async fn connect(url: &str) -> Result<Self> {
-        let url = StoreUrl::parse(url)?;
+    pub async fn connect(url: impl Into<ConnectOptions>) -> Result<Self> {
+        let url = url.into().into_url()?;
         if !matches!(url.scheme.as_str(), "redis" | "rediss" | "redis+unix") {
             return Err(Error::invalid("a URL of Redis begins with `redis:`, `rediss:` or `redis+unix:`"));
         }

@@ -7,6 +7,7 @@
 pub(crate) mod alarm;
 #[allow(dead_code)] // for some stores
 pub(crate) mod background;
+pub(crate) mod block_on;
 pub(crate) mod clock;
 pub(crate) mod fork;
 pub(crate) mod keeper;

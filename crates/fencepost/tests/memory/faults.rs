@@ -53,7 +53,7 @@ async fn a_scope_whose_release_was_not_answered_still_gives_its_result() {
     let store = Store::new();
     let locks = store.locks().unwrap();
     store.lose_answers(Call::Release, 1);
-    assert_eq!(locks.lock("a").scope(async |_| 7).await.unwrap(), 7);
+    assert_eq!(locks.lock("a").scope(async |_| Ok::<_, Error>(7)).await.unwrap(), 7);
 }
 
 #[tokio::test]

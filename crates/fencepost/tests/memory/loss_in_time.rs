@@ -84,3 +84,16 @@ async fn a_loss_that_the_store_pushes_is_known_at_once() {
     assert_eq!(guard.lost().await, Loss::SessionEnded);
     assert_eq!(locks.stats().lost.session_ended, 1);
 }
+
+/// `docs/guide/testing.md` says so.
+#[tokio::test(start_paused = true)]
+async fn the_paused_clock_of_tokio_moves_no_lease_and_a_manual_one_does() {
+    let connected = Locks::connect("memory:").await.unwrap();
+    let kept = connected.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
+    let (clock, _store, locks) = on_manual_clock();
+    let moved = locks.lock("a").ttl(TTL).without_renewal().acquire().await.unwrap();
+    tokio::time::advance(TTL * 2).await;
+    assert!(kept.valid_for() > Some(Duration::ZERO) && moved.valid_for() > Some(Duration::ZERO));
+    clock.leap(TTL * 2);
+    assert!(moved.state().is_lost() && !kept.state().is_lost());
+}

@@ -1,6 +1,6 @@
 //! Tokens grow, whatever becomes of their row.
 
-use fencepost::Locks;
+use fencepost::{FencingToken, Locks};
 
 use crate::harness::{Database, take};
 
@@ -57,4 +57,17 @@ async fn tokens_come_from_a_sequence_that_the_user_names() {
     assert_eq!(take(&locks, "a").await.token().get(), 1003);
     let error = Locks::connect(&format!("{}&sequence=nope", database.url())).await;
     assert!(error.is_err() || error.unwrap().lock("a").try_acquire().await.is_err());
+}
+
+#[tokio::test]
+async fn the_driver_takes_a_token_as_it_is_and_gives_it_back() {
+    let database = Database::new();
+    let (client, locks) = (database.client().await, database.locks().await);
+    let token = take(&locks, "a").await.token();
+    client.batch_execute("CREATE TABLE job (id int, token bigint)").await.unwrap();
+    client.execute("INSERT INTO job VALUES (1, $1), (2, NULL), (3, -1)", &[&token]).await.unwrap();
+    let rows = client.query("SELECT token FROM job ORDER BY id", &[]).await.unwrap();
+    assert_eq!(rows[0].get::<_, FencingToken>(0), token);
+    assert_eq!(rows[1].get::<_, Option<FencingToken>>(0), None);
+    assert!(rows[2].try_get::<_, FencingToken>(0).is_err());
 }

@@ -15,18 +15,21 @@ use super::stream::Stream;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
-/// The parameters of a TLS connection.
+/// How to speak TLS: by files that the URL names, or as the caller says.
 #[derive(Clone, Debug, Default)]
-pub(in crate::backends) struct TlsFiles {
+pub(in crate::backends) struct TlsSettings {
     /// Authorities to trust instead of the system's.
     pub(in crate::backends) ca: Option<PathBuf>,
     /// Our own certificate and key.
     pub(in crate::backends) client: Option<(PathBuf, PathBuf)>,
     /// The name the server's certificate must have, if it is not the host's.
     pub(in crate::backends) server_name: Option<String>,
+    /// The caller's own, instead of the files.
+    #[cfg(feature = "tls")]
+    config: Option<Arc<ClientConfig>>,
 }
 
-impl TlsFiles {
+impl TlsSettings {
     /// Takes them out of a store URL.
     pub(in crate::backends) fn take(url: &mut StoreUrl) -> Result<Self> {
         let ca = url.take("ca").map(PathBuf::from);
@@ -35,7 +38,20 @@ impl TlsFiles {
             (None, None) => None,
             _ => return Err(Error::invalid("parameters `cert` and `key` are given together or not at all")),
         };
-        Ok(Self { ca, client, server_name: url.take("server_name") })
+        #[cfg(feature = "tls")]
+        if url.tls.is_some() && (ca.is_some() || client.is_some()) {
+            return Err(Error::invalid(
+                "a TLS configuration was given: put into it what the parameters `ca`, `cert` and `key` name, \
+                 and leave them out",
+            ));
+        }
+        Ok(Self {
+            ca,
+            client,
+            server_name: url.take("server_name"),
+            #[cfg(feature = "tls")]
+            config: url.tls.take(),
+        })
     }
 }
 
@@ -50,10 +66,16 @@ pub(in crate::backends) struct Tls {
 #[cfg(feature = "tls")]
 impl Tls {
     /// For connections to `host`; `protocol` is what is spoken inside, where the server wants to know.
-    pub(in crate::backends) fn new(files: &TlsFiles, host: &str, protocol: Option<&str>) -> Result<Self> {
-        let mut config = client_config(files)?;
-        config.alpn_protocols = protocol.map(|protocol| protocol.as_bytes().to_vec()).into_iter().collect();
-        let name = server_name(files, host)?;
+    pub(in crate::backends) fn new(
+        settings: &TlsSettings,
+        host: &str,
+        protocol: Option<&str>,
+    ) -> Result<Self> {
+        let mut config = client_config(settings)?;
+        if let Some(protocol) = protocol {
+            config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        }
+        let name = server_name(settings, host)?;
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
@@ -73,7 +95,7 @@ pub(in crate::backends) fn distrust(error: &std::io::Error) -> Option<String> {
 pub(in crate::backends) fn not_trusted(store: &str, why: &str) -> Error {
     Error::config(format!(
         "{store} shows a certificate that is not to be trusted ({why}); renew it, or name its authority with \
-         `ca`"
+         `ca`, or in the TLS configuration of your own"
     ))
 }
 
@@ -84,7 +106,7 @@ pub(in crate::backends) enum Tls {}
 
 #[cfg(not(feature = "tls"))]
 impl Tls {
-    pub(in crate::backends) fn new(_: &TlsFiles, _: &str, _: Option<&str>) -> Result<Self> {
+    pub(in crate::backends) fn new(_: &TlsSettings, _: &str, _: Option<&str>) -> Result<Self> {
         Err(Error::config("TLS is not built in"))
     }
 
@@ -98,16 +120,19 @@ pub(in crate::backends) fn distrust(_: &std::io::Error) -> Option<String> {
     None
 }
 
-/// What the parameters of a URL say about TLS.
+/// The caller's own configuration, or what the parameters of the URL say.
 #[cfg(feature = "tls")]
-pub(in crate::backends) fn client_config(files: &TlsFiles) -> Result<ClientConfig> {
-    let roots = Arc::new(roots(files.ca.as_deref())?);
+pub(in crate::backends) fn client_config(settings: &TlsSettings) -> Result<ClientConfig> {
+    if let Some(config) = &settings.config {
+        return Ok(ClientConfig::clone(config));
+    }
+    let roots = Arc::new(roots(settings.ca.as_deref())?);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::config(format!("TLS cannot be set up: {error}")))?
         .with_root_certificates(roots);
-    Ok(match &files.client {
+    Ok(match &settings.client {
         None => config.with_no_client_auth(),
         Some((cert, key)) => {
             let chain = certificates(cert)?;
@@ -127,8 +152,8 @@ pub(in crate::backends) fn client_config(files: &TlsFiles) -> Result<ClientConfi
 
 /// The name that the server's certificate must have.
 #[cfg(feature = "tls")]
-pub(in crate::backends) fn server_name(files: &TlsFiles, host: &str) -> Result<ServerName<'static>> {
-    let name = files.server_name.as_deref().unwrap_or(host).to_owned();
+pub(in crate::backends) fn server_name(settings: &TlsSettings, host: &str) -> Result<ServerName<'static>> {
+    let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
     ServerName::try_from(name.clone())
         .map_err(|_| Error::invalid(format!("`{name}` is not a server name that a certificate can have")))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backends::common::parameter::Parameter;
-use crate::backends::common::tls::TlsFiles;
+use crate::backends::common::tls::TlsSettings;
 use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 
@@ -29,7 +29,7 @@ pub(super) struct Config {
     pub(super) prefix: String,
     /// The longest that one request may take, with all its repetitions.
     pub(super) timeout: Duration,
-    pub(super) tls: Option<TlsFiles>,
+    pub(super) tls: Option<TlsSettings>,
 }
 
 impl Config {
@@ -52,7 +52,7 @@ impl Config {
         }
         let endpoints =
             url.hosts.iter().map(|host| (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT))).collect();
-        let tls = (url.scheme == "etcds").then(|| TlsFiles::take(&mut url)).transpose()?;
+        let tls = (url.scheme == "etcds").then(|| TlsSettings::take(&mut url)).transpose()?;
         let login = match (url.user.take(), url.password.take()) {
             (None, None) => None,
             (Some(user), Some(password)) => Some((user, password)),

@@ -1,6 +1,10 @@
 //! Locks inside this process: the double for tests of code that uses locks.
 //!
 //! Behaves like a store with leases, on a clock and with faults of the test's choosing: see [`Store`].
+//!
+//! Tokio's paused clock moves no lease: they follow the system's clock, which counts suspend, or a
+//! [`ManualClock`]. Leave `start_paused` out: under it a timeout around a call, which another thread may
+//! answer, fires at once.
 
 mod config;
 mod held;

@@ -6,7 +6,7 @@ use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 
 use super::password;
 use crate::backends::common::parameter::Parameter;
-use crate::backends::common::tls::TlsFiles;
+use crate::backends::common::tls::TlsSettings;
 use crate::url::StoreUrl;
 use crate::{Error, Result};
 
@@ -93,7 +93,7 @@ pub(super) enum Encryption {
     Preferred,
     /// With a server that proves who it is.
     #[cfg_attr(not(feature = "tls"), allow(dead_code))]
-    Verified(TlsFiles),
+    Verified(TlsSettings),
 }
 
 impl Config {
@@ -225,7 +225,7 @@ impl Config {
             Some(2) if cfg!(not(feature = "tls")) => {
                 Err(Error::invalid("TLS is not built in; build fencepost with the feature `tls`"))
             }
-            Some(2) => TlsFiles::take(url).map(Encryption::Verified),
+            Some(2) => TlsSettings::take(url).map(Encryption::Verified),
             _ => Ok(Encryption::Preferred),
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::backends::common::parameter::Parameter;
-use crate::backends::common::tls::TlsFiles;
+use crate::backends::common::tls::TlsSettings;
 use crate::url::{Password, StoreUrl};
 use crate::{Error, Result};
 
@@ -39,7 +39,7 @@ pub(in crate::backends) struct Config {
     pub(in crate::backends) timeout: Duration,
     pub(in crate::backends) allow_evicting: bool,
     pub(in crate::backends) allow_replica: bool,
-    pub(in crate::backends) tls: Option<TlsFiles>,
+    pub(in crate::backends) tls: Option<TlsSettings>,
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Config {
             }
         }
         let (address, database) = Self::address(&mut url)?;
-        let tls = (url.scheme == "rediss").then(|| TlsFiles::take(&mut url)).transpose()?;
+        let tls = (url.scheme == "rediss").then(|| TlsSettings::take(&mut url)).transpose()?;
         let (user, password) = (url.user.take(), url.password.take());
         if user.is_some() && password.is_none() {
             return Err(Error::invalid(

@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::quorum::MAX_NODES;
 use crate::backends::common::parameter::Parameter;
+use crate::backends::common::tls::TlsSettings;
 use crate::backends::redis::config::{Address, Config as NodeConfig};
 use crate::options::DEFAULT_TTL;
 use crate::url::StoreUrl;
@@ -116,9 +117,7 @@ impl Config {
             }
             if tls && one.scheme == "redis" {
                 // What only its neighbours need is not unknown.
-                for key in ["ca", "cert", "key", "server_name"] {
-                    one.take(key);
-                }
+                TlsSettings::take(&mut one)?;
             }
             (one.user, one.password) = host.login.clone().unwrap_or_default();
             one.path.clone_from(&database);

@@ -244,9 +244,8 @@ impl Postgres {
     }
 
     async fn put(&self, sql: &str, resource: &Name, token: FencingToken, value: &[u8]) -> Result<()> {
-        let (text, number) = (resource.as_str(), i64::from(token));
         let arguments: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&text, Type::TEXT), (&number, Type::INT8), (&value, Type::BYTEA)];
+            [(&resource.as_str(), Type::TEXT), (&token, Type::INT8), (&value, Type::BYTEA)];
         self.call(sql, &arguments).await?.map(drop).map_err(|why| Error::uncertain(resource, why))
     }
 }
@@ -254,8 +253,8 @@ impl Postgres {
 #[async_trait]
 impl Backend for Postgres {
     async fn activate(&self, resource: &Name, token: FencingToken) -> Result<Option<Vec<u8>>> {
-        let (text, number) = (resource.as_str(), i64::from(token));
-        let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&text, Type::TEXT), (&number, Type::INT8)];
+        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&resource.as_str(), Type::TEXT), (&token, Type::INT8)];
         let activate = || self.call("SELECT fencepost_fence.activate($1, $2)", &arguments);
         match activate().await? {
             Ok(value) => Ok(value),

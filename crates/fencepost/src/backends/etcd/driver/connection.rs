@@ -46,7 +46,7 @@ impl Member {
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let member = |(host, port): &(String, u16)| {
             let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-            let tls = config.tls.as_ref().map(|files| Tls::new(files, host, Some("h2")));
+            let tls = config.tls.as_ref().map(|settings| Tls::new(settings, host, Some("h2")));
             Ok(Arc::new(Self {
                 host: host.clone(),
                 port: *port,

@@ -113,7 +113,7 @@ async fn connect(config: &Config) -> Result<(Client, Messages)> {
         tls: match &config.encryption {
             Encryption::Off => None,
             Encryption::Preferred => Some(Tls::preferred()?),
-            Encryption::Verified(files) => Some(Tls::verified(files)?),
+            Encryption::Verified(settings) => Some(Tls::verified(settings)?),
         },
     };
     // The crate would talk to a unix socket without `Login`.

@@ -12,14 +12,14 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use crate::backends::common::tls::{self, TlsFiles};
+use crate::backends::common::tls::{self, TlsSettings};
 use crate::{Error, Result};
 
 /// What every connection of one store needs.
 #[derive(Clone)]
 pub(super) struct Tls {
     /// `None`: any server will do.
-    files: Option<TlsFiles>,
+    settings: Option<TlsSettings>,
     config: Arc<ClientConfig>,
 }
 
@@ -31,8 +31,8 @@ pub(super) struct Connector {
 
 impl Tls {
     /// With a server that proves who it is.
-    pub(super) fn verified(files: &TlsFiles) -> Result<Self> {
-        Ok(Self { files: Some(files.clone()), config: Arc::new(tls::client_config(files)?) })
+    pub(super) fn verified(settings: &TlsSettings) -> Result<Self> {
+        Ok(Self { settings: Some(settings.clone()), config: Arc::new(tls::client_config(settings)?) })
     }
 
     /// With any server that speaks it: nobody can read along, and nobody who can change packets is kept out.
@@ -45,16 +45,16 @@ impl Tls {
             .dangerous()
             .with_custom_certificate_verifier(anybody)
             .with_no_client_auth();
-        Ok(Self { files: None, config: Arc::new(config) })
+        Ok(Self { settings: None, config: Arc::new(config) })
     }
 
     pub(super) fn is_required(&self) -> bool {
-        self.files.is_some()
+        self.settings.is_some()
     }
 
     pub(super) fn connector(&self, host: &str) -> Result<Connector> {
-        let files = self.files.clone().unwrap_or_default();
-        Ok(Connector { config: self.config.clone(), name: tls::server_name(&files, host)? })
+        let settings = self.settings.clone().unwrap_or_default();
+        Ok(Connector { config: self.config.clone(), name: tls::server_name(&settings, host)? })
     }
 }
 

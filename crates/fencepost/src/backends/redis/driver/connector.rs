@@ -29,7 +29,7 @@ pub(in crate::backends) struct Greeting {
 impl Connector {
     pub(in crate::backends) fn new(config: Config) -> Result<Self> {
         let tls = match (&config.tls, &config.address) {
-            (Some(files), Address::Tcp { host, .. }) => Some(Tls::new(files, host, None)?),
+            (Some(settings), Address::Tcp { host, .. }) => Some(Tls::new(settings, host, None)?),
             _ => None,
         };
         Ok(Self { config, tls })
