@@ -1,4 +1,5 @@
-//! What is installed beside the command, by `make install` and as a Debian package, and what `--version` says of
+//! What is installed beside the command, by `make install` and as a Debian package, and what `--version`
+//! says of
 //! where it is from.
 #![allow(clippy::unwrap_used)]
 

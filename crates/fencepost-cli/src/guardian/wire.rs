@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 /// How many locks one command can have, and so the most descriptors in a message.
 pub(crate) const MOST_LOCKS: usize = 16;
 
-/// Larger than any message: a name has at most 512 bytes, which JSON makes at most six times as long, and JSON
-/// within JSON seven times.
+/// Larger than any message: a name has at most 512 bytes, which JSON makes at most six times as long, and
+/// JSON within JSON seven times.
 const LARGEST: usize = 8192 * (MOST_LOCKS + 1);
 
 /// Told to the guardian.

@@ -81,8 +81,8 @@ impl Fault {
         let struck = self.struck?;
         let over = self.to.unwrap_or(Moment(u64::MAX));
         let sent = earlier.sent(excuse.ttl);
-        // A hold without an end is a command's. One that runs for long has a wrapper that its client stopped or
-        // killed.
+        // A hold without an end is a command's. One that runs for long has a wrapper that its client stopped
+        // or killed.
         let unaware = earlier.promised.is_none()
             || faults.iter().any(|fault| {
                 fault.target == Target::Client(earlier.grant.client) && fault.touches(self.from, from)
