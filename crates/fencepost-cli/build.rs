@@ -1,5 +1,5 @@
-//! Tells `fencepost --version` the commit that it is built from. Without git, or outside of a checkout, there is
-//! none.
+//! Tells `fencepost --version` the commit that it is built from. Without git, or outside of a checkout, there
+//! is none.
 
 use std::path::Path;
 use std::process::Command;

@@ -155,8 +155,10 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) target: Target,
 
-    /// Hold this lock as well; can be given several times. All are had before the command starts, in the order
-    /// of their names, so that two `run`s never wait for each other
+    /// Hold this lock as well; can be given several times
+    ///
+    /// All are had before the command starts, in the order of their names, so two `run`s never wait for each
+    /// other.
     #[arg(long, value_name = "NAME", value_parser = Name::new, allow_hyphen_values = true)]
     #[arg(add = ArgValueCandidates::new(completion::names))]
     pub(crate) also: Vec<Name>,

@@ -76,7 +76,8 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Starts the command. The lifelines keep the locks held while the guardian lives, whatever becomes of us.
+    /// Starts the command. The lifelines keep the locks held while the guardian lives, whatever becomes of
+    /// us.
     pub(crate) fn go(&self, start: Start, lifelines: &[BorrowedFd<'_>]) {
         let _ = wire::send(self.socket.as_fd(), &Order::Go(start), lifelines);
     }
