@@ -44,7 +44,7 @@ impl Console {
     /// Says something that nobody has to read.
     pub(crate) fn note(&self, text: &str) {
         if self.is_chatty() {
-            let _ = writeln!(io::stderr(), "fencepost: {}", one_line(text));
+            tell(&format!("fencepost: {}", one_line(text)));
         }
     }
 
@@ -56,7 +56,7 @@ impl Console {
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         let json =
             json!({ "waiting": name.as_str(), "waited_ms": waited_ms, "holder": holder, "message": text });
-        let _ = to_json(&json).map(|json| writeln!(io::stderr(), "{json}"));
+        let _ = to_json(&json).map(|json| tell(&json));
     }
 
     /// Clears the terminal for a list that is printed anew.
@@ -78,17 +78,17 @@ impl Console {
     /// Says what went wrong and what to do next.
     pub(crate) fn fail(&self, failure: &Failure) {
         let Some(report) = failure.report() else { return };
-        let mut stderr = io::stderr().lock();
         if self.json {
-            let json = to_json(&report).unwrap_or_else(|_| r#"{"error":"system"}"#.to_owned());
-            let _ = writeln!(stderr, "{json}");
-            return;
+            return tell(&to_json(&report).unwrap_or_else(|_| r#"{"error":"system"}"#.to_owned()));
         }
-        let _ = writeln!(stderr, "fencepost: {}", one_line(&report.message));
-        if let Some(next) = failure.next_step() {
-            let _ = writeln!(stderr, "  next: {}", one_line(&next));
-        }
+        let next = failure.next_step().map(|next| format!("\n  next: {}", one_line(&next)));
+        tell(&format!("fencepost: {}{}", one_line(&report.message), next.unwrap_or_default()));
     }
+}
+
+/// Writes lines to stderr in one call: several processes may share it.
+fn tell(lines: &str) {
+    let _ = io::stderr().write_all(format!("{lines}\n").as_bytes());
 }
 
 /// A text that others may have had a hand in, as one line that no terminal takes for commands: neither

@@ -28,17 +28,11 @@ pub(crate) fn invalid(message: &str) -> PyErr {
 
 /// The name of a cause, as `fencepost.Loss` spells it, and the reason that an operator gave.
 pub(crate) fn cause(why: &Loss) -> (&'static str, Option<&str>) {
-    match why {
-        Loss::Expired => ("expired", None),
-        Loss::Taken => ("taken", None),
-        Loss::ForceReleased { reason, .. } => ("force_released", Some(reason)),
-        Loss::SessionEnded => ("session_ended", None),
-        Loss::Unreachable => ("unreachable", None),
-        Loss::Paused => ("paused", None),
-        Loss::MaxHold => ("max_hold", None),
-        Loss::Forked => ("forked", None),
-        _ => ("unknown", None),
-    }
+    let reason = match why {
+        Loss::ForceReleased { reason, .. } => Some(reason.as_str()),
+        _ => None,
+    };
+    (why.as_str(), reason)
 }
 
 fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
