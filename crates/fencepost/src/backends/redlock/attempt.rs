@@ -296,17 +296,14 @@ impl QuorumRequest for Round {
         }
     }
 
-    /// Sends nothing once the attempt is decided: whoever undoes it has decided it before. But the nodes that
-    /// are asked at first get the lock all the same, where others are quick enough to decide meanwhile.
+    /// Sends nothing once the attempt is decided: whoever undoes it has decided it before. But all nodes that
+    /// are asked at first are asked, where others are quick enough to decide meanwhile: a lock is to stand on
+    /// all of them, and a failure is to say what each of them has.
     fn send(&self, session: &Arc<Session>, delivery: Delivery) -> Result<(), String> {
         let attempt = &self.attempt;
         let mut state = attempt.progress.lock();
-        let may_send = match state.decision {
-            None => true,
-            Some(Decision::Won { .. }) => state.starting,
-            Some(Decision::Failed) => false,
-        };
-        if !may_send || delivery.sent >= attempt.give_up_at {
+        let is_over = state.decision.is_some() && !state.starting;
+        if is_over || delivery.sent >= attempt.give_up_at {
             return Err("the attempt is over".to_owned());
         }
         let not_after = session.node.at_most(attempt.give_up_at, delivery.sent);
