@@ -129,7 +129,7 @@ impl Failure {
                 let name = one_line(holder.name.as_str());
                 let message = format!(
                     "lock `{name}` is held by the `fencepost run` that this runs under ({holder}): \
-                     waiting for it would never end"
+                     waiting for it may never end"
                 );
                 ("busy", message)
             }
@@ -148,7 +148,11 @@ impl Failure {
             Self::Lock(error) | Self::Busy(error, _) => error,
             Self::Usage(_) => return Some("see `fencepost --help`".to_owned()),
             Self::Ended { name, .. } => return Some(who_has(name)),
-            Self::Nested { .. } => return Some("take the lock once, in the outermost command".to_owned()),
+            Self::Nested { .. } => {
+                let step = "take the lock once, in the outermost command; or unset FENCEPOST_OUTER, if that \
+                            command ends without this one";
+                return Some(step.to_owned());
+            }
             _ => return None,
         };
         Some(match error {

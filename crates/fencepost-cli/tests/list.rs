@@ -73,6 +73,9 @@ fn a_list_that_is_watched_shows_what_changes() {
     store.succeed(&["release", handle.trim()]);
     let seen: Vec<String> = names();
     assert_eq!(seen, ["first"], "nothing was printed meanwhile");
+    std::fs::write(store.path("locks/junk.lock"), "12345\n").unwrap();
+    let seen: Vec<String> = names();
+    assert_eq!(seen, ["first"], "and it is told what cannot be read");
 }
 
 #[test]

@@ -49,6 +49,10 @@ fn a_password_is_found_where_psql_finds_it() {
         }
     }
     assert_fails(&check("PGPASSFILE", ""), 64, &["chmod 600"]);
+    // What is no file has no password, and is not waited for.
+    for other in ["/dev/null", "/dev/zero", "/dev"] {
+        assert_fails(&check("PGPASSFILE", other), 64, &["asks for a password"]);
+    }
 }
 
 #[test]

@@ -109,6 +109,27 @@ fn a_lock_that_a_command_runs_under_is_not_waited_for() {
     }
 }
 
+/// An environment is anybody's. More than the guardian can be told in one message must not be taken from it.
+#[test]
+fn an_environment_full_of_anything_keeps_no_command_from_starting() {
+    let store = Store::file();
+    let mut command = store.fencepost(&["run", "job", "echo", "ran"]);
+    let output = command.env("FENCEPOST_OUTER", "\u{1}".repeat(100_000)).output().unwrap();
+    assert_eq!((code(&output), &*text(&output.stdout)), (0, "ran\n"), "{output:?}");
+}
+
+/// The list of waiters is one file. Written beyond the limit, the kernel would end the process.
+#[test]
+fn a_limit_on_the_size_of_files_ends_no_waiter() {
+    let store = Store::file();
+    let _holder = store.hold("job", &[]);
+    let mut limited = std::process::Command::new("sh");
+    let script = "ulimit -f 1; exec \"$0\" run --wait 1s job true";
+    limited.args(["-c", script, env!("CARGO_BIN_EXE_fencepost")]).env("FENCEPOST_STORE", &store.url);
+    let output = limited.output().unwrap();
+    assert_eq!(code(&output), 75, "{output:?}");
+}
+
 #[test]
 fn locks_within_one_process_are_refused() {
     let store = Store::at("memory:".to_owned());

@@ -40,7 +40,8 @@ async fn watch(args: &List, every: Duration, locks: &Locks, console: Console) ->
         match read(args, locks).await {
             Ok((holders, unreadable)) => {
                 let names = holders.iter().map(|holder| (holder.name.clone(), holder.owner));
-                let now: Vec<_> = names.collect();
+                let damaged = unreadable.iter().map(ToString::to_string);
+                let now = (names.collect::<Vec<_>>(), damaged.collect::<Vec<_>>());
                 if in_place {
                     console.clear()?;
                 }

@@ -78,8 +78,12 @@ pub(crate) struct Listening {
 impl Listening {
     /// Starts the command. The lifelines keep the locks held while the guardian lives, whatever becomes of
     /// us.
-    pub(crate) fn go(&self, start: Start, lifelines: &[BorrowedFd<'_>]) {
-        let _ = wire::send(self.socket.as_fd(), &Order::Go(start), lifelines);
+    /// Fails if it cannot be told. That a guardian is gone is in the news.
+    pub(crate) fn go(&self, start: Start, lifelines: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match wire::send(self.socket.as_fd(), &Order::Go(start), lifelines) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent,
+        }
     }
 
     /// Says when the lease ends now, and how long before that the command shall be asked to end.

@@ -57,8 +57,8 @@ def _start() -> None:
             thread = threading.Thread(target=_run, args=(_events,), name="fencepost-log", daemon=True)
             thread.start()
             _thread = thread
-    except RuntimeError:
-        # No thread is to be had. Locks do without.
+    except (RuntimeError, OSError):
+        # No thread or no descriptor is to be had. Locks do without.
         native.log_close()
     finally:
         _mutex.release()

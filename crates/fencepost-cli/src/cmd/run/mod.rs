@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use fencepost::{Error, Guard, GuardSet, Locks, Name, State, format_duration};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use self::acquire::{PAUSE, Patience, acquire};
 use self::watch::{End, Watch};
@@ -70,6 +70,7 @@ async fn hold(
         let guards = acquire(args, locks, &names, margin, &patience, console, signals).await?;
         let terminal = Terminal::open();
         let watch = Watch { args, name: &names[0], guards: &guards, guardian, signals, terminal, margin };
+        let started = Instant::now();
         let end = watch.run().await;
         if let (End::Ended | End::Unguarded, Some(terminal)) = (&end, &watch.terminal) {
             terminal.reset();
@@ -93,7 +94,10 @@ async fn hold(
                 }
                 tried = (tried + 1).min(10);
             }
-            end => return finish(guards, end, args.max_hold, console).await,
+            end => {
+                let outstayed = args.max_hold.filter(|hold| started.elapsed() >= *hold);
+                return finish(guards, end, outstayed, console).await;
+            }
         }
     }
 }
@@ -131,11 +135,11 @@ fn worst(guards: &GuardSet) -> Option<&Guard> {
 }
 
 /// Releases the locks and says how it went.
-async fn finish(guards: GuardSet, end: End, max_hold: Option<Duration>, console: Console) -> Outcome {
+async fn finish(guards: GuardSet, end: End, outstayed: Option<Duration>, console: Console) -> Outcome {
     let Some(guard) = worst(&guards) else { unreachable!("a lock for each name") };
     let name = guard.name().clone();
     let lock = format!("lock `{}`", shown(name.as_str()));
-    let (cause, threat) = match (guard.state(), max_hold) {
+    let (cause, threat) = match (guard.state(), outstayed) {
         (State::Lost(why), _) => (why.as_str(), format!("{lock} was lost: {why}")),
         (State::AtRisk { why, .. }, _) => ("at_risk", format!("{lock} was about to be lost: {why}")),
         (_, Some(hold)) if matches!(end, End::Ended) => {
@@ -146,6 +150,7 @@ async fn finish(guards: GuardSet, end: End, max_hold: Option<Duration>, console:
     let released = guards.release().await;
     let ended = |cause, message| Err(Failure::Ended { name, message, cause });
     match end {
+        End::NotTold(error) => Err(Failure::System { doing: "telling the guardian", error }),
         End::NotStarted(error) => Err(Failure::CannotRun { command: Default::default(), error }),
         End::TooLate { .. } => ended(cause, format!("{threat}; the command was not started")),
         End::Ended => ended(cause, format!("{threat}; the command was ended")),

@@ -36,6 +36,8 @@ pub(super) enum End {
         asked: Option<i32>,
     },
     NotStarted(io::Error),
+    /// The guardian could not be told to start it.
+    NotTold(io::Error),
     /// Somebody killed the guardian, so we killed the command.
     Unguarded,
 }
@@ -59,7 +61,10 @@ impl Watch<'_> {
         let lease = told.map(|until| (until, self.margin));
         let (environment, max_hold) = (self.environment(), self.args.max_hold);
         let lifelines: Vec<_> = self.guards.guards().iter().filter_map(Guard::lifeline).collect();
-        self.guardian.go(Start { environment, foreground, lease, max_hold }, &lifelines);
+        let start = Start { environment, foreground, lease, max_hold };
+        if let Err(error) = self.guardian.go(start, &lifelines) {
+            return End::NotTold(error);
+        }
         // Renewals come every third of the ttl; looking four times as often keeps the guardian well ahead.
         let left = self.guards.valid_for().unwrap_or(Duration::MAX);
         let mut look = interval((left / 12).clamp(Duration::from_millis(5), Duration::from_secs(5)));

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::fstat;
 use rustix::io::{pread, pwrite, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use super::client::Client;
 use super::directory::Directory;
@@ -22,6 +23,7 @@ use super::record::{HeldBy, Page, REVOCATION, Record};
 use crate::backend::Request;
 use crate::runtime::sync::lock;
 use crate::text::printable;
+use crate::wait::random;
 use crate::{Holder, Name};
 
 /// A wait is listed when it has taken so long. Most are over before, and cost nothing.
@@ -32,6 +34,8 @@ const FILE: &str = ".waiting";
 const SLOT: usize = REVOCATION;
 /// More waiters are not listed.
 const SLOTS: u64 = 1000;
+/// How many slots are tried, from the beginning and from a random place.
+const TRIES: u64 = 64;
 
 /// The slots that this client has.
 #[derive(Debug, Default)]
@@ -110,10 +114,17 @@ impl OwnSlots {
     }
 }
 
-/// Takes the first slot that nobody has. Others see the record when it is complete: then the lock becomes a
-/// shared one.
+/// Takes a slot that nobody has: one of the first, or of some others. Others see the record when it is
+/// complete: then the lock becomes a shared one.
 fn claim(file: &LockFile, own: &BTreeSet<u64>, record: &Record<'_>) -> io::Result<Option<u64>> {
-    for slot in (0..SLOTS).filter(|slot| !own.contains(slot)) {
+    // Looking at a slot that another user has takes time, and other users can take all.
+    let start = (random() * SLOTS as f64) as u64;
+    let others = (start..start + TRIES).map(|slot| slot % SLOTS);
+    for slot in (0..TRIES).chain(others).filter(|slot| !own.contains(slot)) {
+        if getrlimit(Resource::Fsize).current.is_some_and(|most| (slot + 1) * SLOT as u64 > most) {
+            // A longer file would end the process by a signal.
+            continue;
+        }
         if !set_lock(file, slot, libc::F_WRLCK)? {
             continue;
         }
