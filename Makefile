@@ -7,6 +7,8 @@ TARGET    := $(or $(CARGO_TARGET_DIR),target)
 PEERS     := $(TARGET)/peers-venv
 PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8 kazoo==2.10.0
 MINUTES   ?= 60
+# What `compatibility` runs beside this version. Before the first release, the last change of a stored format.
+BESIDE    ?= $(or $(shell git describe --tags --abbrev=0 2>/dev/null),c8d10cab514f450bc8ac20d0f8f0ce684368877d)
 # What builds, checks and tests the Python package. The package itself goes into a fresh environment each time.
 TOOLS     := $(TARGET)/python-tools
 INSTALLED := $(TARGET)/python-installed
@@ -21,7 +23,7 @@ export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint api tables test test-python wheel python ordinary soak mutants model sim bench bench-peers compare bench-python install uninstall deb clean
+.PHONY: help deps build lint api tables test test-python wheel python ordinary compatibility soak mutants model sim bench bench-peers compare bench-python install uninstall deb clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +114,14 @@ wheel: $(TOOLS)/.done ## Build the Python wheel, optimised, into dist
 ordinary: deps build python ## Use the command and the Python package as people do, with random options; SECS=60, SEED= draws one again
 	@$(INSTALLED)/bin/python scripts/ordinary $(TARGET)/release/fencepost $(FENCEPOST_SERVERS) \
 	  --seconds $(or $(SECS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+compatibility: deps build python ## Use the last release beside this version, on the same stores at once; BESIDE= names another commit
+	@rm -rf $(TARGET)/beside && mkdir -p $(TARGET)/beside
+	git archive $(BESIDE) | tar -xm -C $(TARGET)/beside
+	cd $(TARGET)/beside && CARGO_TARGET_DIR=$(abspath $(TARGET))/beside-target \
+	  $(CARGO) build --release --locked -p fencepost-cli
+	@$(INSTALLED)/bin/python scripts/ordinary $(TARGET)/release/fencepost $(FENCEPOST_SERVERS) \
+	  --beside $(TARGET)/beside-target/release/fencepost --seconds $(or $(SECS),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: deps build ## Torture every store in turn, MINUTES=60 in all; figures and reports go to target/soak
 	@PYTHON=$(PYTHON) sh scripts/soak $(TARGET)/release/fencepost $(MINUTES) $(TARGET)/soak

@@ -89,6 +89,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_newer_version_adds_is_passed_over() {
+        let record = Record::new(Owner::fresh(), "nightly").to_bytes();
+        let newer = String::from_utf8(record).unwrap().replace('{', "{\"zone\":{\"rack\":7},");
+        let kv = KeyValue { value: newer.into(), create_revision: 7, ..KeyValue::default() };
+        let holder = holder(&Name::new("a").unwrap(), &kv, None);
+        assert_eq!((holder.pid, holder.note.as_deref()), (Some(std::process::id()), Some("nightly")));
+    }
+
+    #[test]
     fn what_a_peer_wrote_is_a_foreign_holder() {
         let name = Name::new("a").unwrap();
         for value in ["", "x", "{}", "[1]", "{\"owner\":1}"] {

@@ -120,6 +120,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_newer_version_adds_is_passed_over() {
+        let entry = entry(Owner::fresh(), PLACE, "nightly");
+        let newer = entry.replace("{", "{\"zone\":{\"rack\":7},");
+        let holder = holder(&name(), &format!("{newer} 42"), 1);
+        assert_eq!((holder.pid, holder.note.as_deref()), (Some(std::process::id()), Some("nightly")));
+        assert_eq!(holder.token.map(FencingToken::get), Some(42));
+    }
+
+    #[test]
     fn a_revoked_value_keeps_its_owner_and_its_token_and_has_a_reason() {
         let owner = Owner::fresh();
         let value = format!("!{} 42\nstuck\nsince noon", entry(owner, PLACE, ""));

@@ -101,6 +101,15 @@ mod tests {
         assert_eq!((shown.owner, shown.revoked.as_deref()), (Some(owner), Some("stuck\nsince noon")));
     }
 
+    #[test]
+    fn what_a_newer_version_adds_is_passed_over() {
+        let contender = Contender::parse(&format!("_c_{}-lock-0000000001", Owner::fresh())).unwrap();
+        let data = String::from_utf8(encode(Duration::from_secs(30), "nightly")).unwrap();
+        let newer = data.replace('{', "{\"zone\":{\"rack\":7},");
+        let shown = decode(&name(), &contender, newer.as_bytes(), &STAT);
+        assert_eq!((shown.pid, shown.note.as_deref()), (Some(std::process::id()), Some("nightly")));
+    }
+
     proptest! {
         #[test]
         fn a_node_with_any_note_reads_back(
