@@ -482,6 +482,6 @@ mod tests {
         assert_eq!(parse_wait("forever").unwrap(), Wait::Forever);
         assert_eq!(parse_wait("0s").unwrap(), Wait::No);
         assert_eq!(parse_wait("2s").unwrap(), Wait::For(Duration::from_secs(2)));
-        assert!(parse_wait("soon").is_err());
+        assert!(parse_wait("soon").unwrap_err().to_string().contains("`forever`"));
     }
 }

@@ -52,6 +52,7 @@ fn a_free_lock_stays_free_and_a_reason_is_a_must() {
     for store in stores() {
         let said = store.succeed(&["force-release", "job", "--reason", "why"]);
         assert!(said.contains("nobody holds lock `job`"), "{said}");
+        assert_eq!(store.json(&["--json", "force-release", "job", "--reason", "why"])["freed"], false);
         assert_fails(&store.output(&["force-release", "job"]), 64, &["--reason"]);
     }
 }

@@ -13,6 +13,7 @@ fn every_holder_is_listed_by_name() {
         let output = store.output(&["list"]);
         assert!(output.status.success() && output.stdout.is_empty());
         assert!(text(&output.stderr).contains("no lock is held"));
+        assert!(text(&store.output(&["list", "order:"]).stderr).contains("whose name starts with `order:`"));
         assert_eq!(store.json(&["--json", "list"]), serde_json::json!([]));
 
         store.succeed(&["acquire", "--ttl", "1h", "order:2"]);

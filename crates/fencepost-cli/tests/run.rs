@@ -155,6 +155,18 @@ fn waiting_is_told_as_json_too() {
 }
 
 #[test]
+fn waiting_is_told_more_than_once() {
+    let store = Store::file();
+    let _holder = store.hold("job", &[]);
+    let mut waiter = store.start(&["run", "job", "true"]);
+    let mut said = BufReader::new(waiter.stderr()).lines();
+    for _ in 0..2 {
+        let line = said.next().unwrap().unwrap();
+        assert!(line.contains("waiting for lock `job`") && line.contains("held by"), "{line}");
+    }
+}
+
+#[test]
 fn stdin_and_stdout_are_passed_through() {
     let store = Store::file();
     let mut command = store.fencepost(&["run", "job", "--", "cat"]);

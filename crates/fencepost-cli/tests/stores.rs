@@ -45,6 +45,13 @@ fn nobody_listening_is_69() {
 }
 
 #[test]
+fn a_database_that_is_not_there_is_64() {
+    let server = Server::start();
+    let store = Store::at(format!("redis://{}/99", server.addr()));
+    assert_fails(&store.output(&["run", "job", "true"]), 64, &["no database 99", "smaller number"]);
+}
+
+#[test]
 fn a_replica_is_64() {
     let primary = Server::start();
     let store = Store::on(Server::config().replica_of(&primary).start());

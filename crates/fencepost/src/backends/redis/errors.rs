@@ -57,6 +57,12 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
         "READONLY" => replica(store),
         "MOVED" | "ASK" | "CROSSSLOT" => cluster(store),
         "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => unavailable(text, config),
+        // Only `SELECT` speaks of it.
+        "ERR" if text.contains("DB index") => Error::config(format!(
+            "{store} has no database {} ({text}); choose a smaller number at the end of the URL, or raise \
+             `databases` in the server's configuration",
+            config.database
+        )),
         "ERR" if text.contains("unknown command") => Error::config(format!(
             "{store} is too old or not a Redis ({text}); Fencepost needs Redis 6.2 or newer, or a server \
              compatible with it"
