@@ -24,6 +24,7 @@ fn the_exit_code_is_the_commands_own() {
 fn a_command_that_cannot_run_ends_as_in_a_shell() {
     let store = Store::file();
     assert_fails(&store.output(&["run", "job", "--", "no-such-command"]), 127, &["`no-such-command`"]);
+    assert_fails(&store.output(&["run", "one", "two", "--", "true"]), 127, &["`two`", "`--also NAME`"]);
     assert_fails(&store.output(&["run", "job", "--", "/etc/passwd"]), 126, &["`/etc/passwd`"]);
     assert_eq!(store.succeed(&["list"]), "", "nothing stays locked");
 }
