@@ -200,9 +200,11 @@ fn revoke(
         name: name.clone(),
         keys: keys.clone(),
         value: record::revoked(seen, reason, Owner::fresh(), holder.token).into(),
-        // How long its replies are worth waiting for. The key lives as long as the victim's did.
+        // How long its replies are worth waiting for.
         ttl: nodes.config.max_ttl,
-        px: milliseconds(left),
+        // Where it replaces the victim's key, it lives as long as that did. A node without one keeps nobody
+        // out for the victim: it need not outlive the attempt there, which may have come behind a release.
+        px: milliseconds(left.min(2 * nodes.config.timeout)),
         kind: Kind::Revoke {
             channel: seen.get(CHANNEL).unwrap_or_default().to_owned(),
             message: format!("revoked {victim} {reason}"),
