@@ -154,8 +154,8 @@ impl Failure {
                 return Some(step.to_owned());
             }
             Self::CannotRun { error, .. } if error.kind() == io::ErrorKind::NotFound => {
-                let step = "after the lock's name comes a program, by its path or from PATH; a second lock is \
-                            given as `--also NAME`";
+                let step = "after the lock's name comes a program, by its path or from PATH; a second lock \
+                            is given as `--also NAME`";
                 return Some(step.to_owned());
             }
             _ => return None,
