@@ -86,8 +86,6 @@ impl Server {
     ) -> Result<(Reply, Option<Message>), WrongType> {
         let clock = self.clock.at(now);
         let ttl = plan.ttl / 1000;
-        // Of a revocation where it found the key free.
-        let short = ttl.min(2 * plan.patience / 1000).max(1);
         match request {
             Request::Greet => Ok((self.greet(clock, plan, rules, sights)?, None)),
             Request::Acquire { lock, ask, entry } => {
@@ -98,13 +96,12 @@ impl Server {
             }
             Request::Revoke { lock, ask, victim } => {
                 let message = (victim[..16].to_owned(), format!("revoked {victim}"));
-                let ask = full(ask, short, plan.bound);
+                let ask = full(ask, ttl, plan.bound);
                 let (vote, message) = self.node.revoke(clock, &keys[*lock], victim, &ask, message)?;
                 see_vote(&vote, sights);
                 Ok((Reply::Vote(vote), message))
             }
             Request::Hold { lock, value, token, node, not_after, mode } => {
-                let ttl = if value.starts_with('!') { short } else { ttl };
                 let held = Held { keys: &keys[*lock], value, ttl, token: *token };
                 Ok((self.hold(clock, node, *not_after, *mode, &held, rules, sights)?, None))
             }

@@ -200,11 +200,9 @@ fn revoke(
         name: name.clone(),
         keys: keys.clone(),
         value: record::revoked(seen, reason, Owner::fresh(), holder.token).into(),
-        // How long its replies are worth waiting for.
+        // How long its replies are worth waiting for. The key lives as long as the victim's did.
         ttl: nodes.config.max_ttl,
-        // Where it replaces the victim's key, it lives as long as that did. A node without one keeps nobody
-        // out for the victim: it need not outlive the attempt there, which may have come behind a release.
-        px: milliseconds(left.min(2 * nodes.config.timeout)),
+        px: milliseconds(left),
         kind: Kind::Revoke {
             channel: seen.get(CHANNEL).unwrap_or_default().to_owned(),
             message: format!("revoked {victim} {reason}"),
