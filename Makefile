@@ -7,7 +7,7 @@ TARGET    := $(or $(CARGO_TARGET_DIR),target)
 PEERS     := $(TARGET)/peers-venv
 PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8 kazoo==2.10.0
 MINUTES   ?= 60
-# What `compatibility` runs beside this version. Before the first release, the last change of a stored format.
+# What `compatibility` runs beside this version. Before the first release, a commit that it is to get on with.
 BESIDE    ?= $(or $(shell git describe --tags --abbrev=0 2>/dev/null),c8d10cab514f450bc8ac20d0f8f0ce684368877d)
 # What builds, checks and tests the Python package. The package itself goes into a fresh environment each time.
 TOOLS     := $(TARGET)/python-tools
