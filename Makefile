@@ -26,7 +26,7 @@ export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 .PHONY: help deps build lint api tables test test-python wheel python ordinary compatibility soak mutants model sim bench bench-peers compare bench-python install uninstall deb clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: $(PEERS)/.done $(TOOLS)/.done ## Install what the tests need, where it is missing: Debian packages, Python packages
 	@missing=; \

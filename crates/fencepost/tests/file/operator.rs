@@ -75,6 +75,26 @@ async fn list_shows_every_kind_of_name_by_its_prefix() {
 }
 
 #[tokio::test]
+async fn a_file_of_another_version_is_left_alone_and_the_error_says_what_to_do() {
+    let dir = Directory::new();
+    let locks = dir.locks().await;
+    held(&locks, "job").await.release().await.unwrap();
+    let mut newer = std::fs::read(dir.file("job")).unwrap();
+    newer[8] = 9;
+    std::fs::write(dir.file("job"), &newer).unwrap();
+    let tries = [
+        locks.lock("job").try_acquire().await.map(|_| ()),
+        locks.show("job").await.map(|_| ()),
+        locks.force_release("job", "stuck").await.map(|_| ()),
+    ];
+    for result in tries {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("format 9") && error.contains("use that version"), "{error}");
+    }
+    assert_eq!(std::fs::read(dir.file("job")).unwrap(), newer);
+}
+
+#[tokio::test]
 async fn one_entry_that_is_no_lock_file_does_not_hide_the_others() {
     let dir = Directory::new();
     let locks = dir.locks().await;

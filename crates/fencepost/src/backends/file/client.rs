@@ -100,7 +100,12 @@ impl Client {
             Failure::Told(error) => error,
             Failure::Lost(why) => Error::lost(name, why),
             Failure::Damaged(damage) => {
-                let source = format!("lock file `{path}`: {damage}; {}", start_over(name)).into();
+                // Another version may have it held.
+                let first = match damage {
+                    Damage::Version(_) => "use that version for this directory; or, ",
+                    _ => "",
+                };
+                let source = format!("lock file `{path}`: {damage}; {first}{}", start_over(name)).into();
                 Error::Backend { store: self.label.clone(), source }
             }
             Failure::System(error) => self.system_error(&format!("lock file `{path}`: {error}"), &error),

@@ -59,7 +59,7 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
         "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => unavailable(text, config),
         // Only `SELECT` speaks of it.
         "ERR" if text.contains("DB index") => Error::config(format!(
-            "{store} has no database {} ({text}); choose a smaller number at the end of the URL, or raise \
+            "{store} has no database {} ({text}); choose a smaller number in the URL, or raise \
              `databases` in the server's configuration",
             config.database
         )),
