@@ -103,7 +103,10 @@ struct Row {
 }
 
 macro_rules! table {
-    ($($visibility:vis $module:ident $feature:literal: $schemes:expr, tls $tls_schemes:expr;)+) => {
+    ($(
+        $visibility:vis $module:ident $feature:literal:
+        $($store:ident $schemes:expr, tls $tls_schemes:expr),+;
+    )+) => {
         $(
             #[cfg(feature = $feature)]
             $visibility mod $module;
@@ -111,16 +114,16 @@ macro_rules! table {
 
         fn table() -> Vec<Row> {
             let mut rows = Vec::new();
-            $({
+            $($({
                 #[cfg(feature = $feature)]
-                let store = Some($module::STORE);
+                let store = Some($module::$store);
                 #[cfg(not(feature = $feature))]
                 let store: Option<StoreKind> = None;
                 rows.push(Row { schemes: &$schemes, features: $feature, needs_tls: false, store });
                 let features = concat!($feature, "` and `tls");
                 let store = store.filter(|_| cfg!(feature = "tls"));
                 rows.push(Row { schemes: &$tls_schemes, features, needs_tls: true, store });
-            })+
+            })+)+
             let store = Some(memory::STORE);
             rows.push(Row { schemes: &["memory"], features: "", needs_tls: false, store });
             rows
@@ -129,12 +132,14 @@ macro_rules! table {
 }
 
 table! {
-    pub(crate) file "file": ["file"], tls [];
-    pub(crate) redis "redis": ["redis", "redis+unix"], tls ["rediss"];
-    redlock "redlock": ["redlock"], tls [];
-    pub postgres "postgres": ["postgres", "postgresql"], tls [];
-    pub(crate) etcd "etcd": ["etcd"], tls ["etcds"];
-    zookeeper "zookeeper": ["zookeeper"], tls [];
+    pub(crate) file "file": STORE ["file"], tls [];
+    pub(crate) redis "redis":
+        STORE ["redis", "redis+unix"], tls ["rediss"],
+        CLUSTER ["redis+cluster"], tls ["rediss+cluster"];
+    redlock "redlock": STORE ["redlock"], tls [];
+    pub postgres "postgres": STORE ["postgres", "postgresql"], tls [];
+    pub(crate) etcd "etcd": STORE ["etcd"], tls ["etcds"];
+    zookeeper "zookeeper": STORE ["zookeeper"], tls [];
 }
 
 pub mod memory;

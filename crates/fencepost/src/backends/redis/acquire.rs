@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{self, Client, GrantReply, Op, PUSHED_TERM};
+use super::driver::batch;
 use super::driver::resp::Value;
-use super::driver::session::{RuntimeSlot, ScriptReply, Session};
+use super::driver::session::{ScriptReply, Session};
+use super::driver::shard_channels::ShardChannel;
+use super::errors;
 use super::hold::Held;
 use super::keys::KeySet;
 use super::push::PushSlot;
@@ -99,23 +102,26 @@ struct Acquire<'a> {
     identity: Identity,
     entry: Arc<str>,
     /// `None` once it is a hold.
-    pushes: Option<(PushSlot, Arc<RuntimeSlot>)>,
+    pushes: Option<(PushSlot, Arc<String>)>,
     /// The session of the last request, while the server may have anything of this attempt.
     session: Option<Arc<Session>>,
     /// Requests that may have reached the server.
     sent: u32,
+    /// Where a grant is pushed, if that is not the channel of this runtime.
+    shard_channel: Option<ShardChannel>,
     /// One of them went over a session that ended, and may arrive later than what came after it.
     astray: bool,
 }
 
 impl<'a> Acquire<'a> {
     fn new(client: &'a Arc<Client>, request: &'a Request, identity: Identity) -> Result<Self> {
-        client.connect_keeper();
         let keys = client.keys(&request.name)?;
+        client.servers.prepare(keys.each()[0], request.ttl, &client.keeper);
         let pushes = client.listen(identity.owner(), &request.signal);
-        let entry = record::entry(identity.owner(), &pushes.1.channel, &request.note).into();
-        let pushes = Some(pushes);
-        Ok(Self { client, request, keys, identity, entry, pushes, session: None, sent: 0, astray: false })
+        let entry = record::entry(identity.owner(), &pushes.1, &request.note).into();
+        let (pushes, session, shard_channel) = (Some(pushes), None, None);
+        let (sent, astray) = (0, false);
+        Ok(Self { client, request, keys, identity, entry, pushes, session, sent, shard_channel, astray })
     }
 
     /// Waits until the lock is ours; `None` if it was, and was taken back before we knew.
@@ -138,8 +144,12 @@ impl<'a> Acquire<'a> {
     /// the first one was not answered, finds the place or the lock that the first one got.
     async fn ask(&mut self, wait: bool) -> Result<Asked> {
         let (client, ttl, entry) = (self.client, self.request.ttl, self.entry.clone());
-        let (session, sent) = (&mut self.session, &mut self.sent);
+        let (session, sent, shard_channel) = (&mut self.session, &mut self.sent, &mut self.shard_channel);
+        let (keys, channel) = (&self.keys, self.pushes.as_ref().map(|(_, channel)| channel.as_str()));
         let op = |over: &Arc<Session>| {
+            if wait {
+                *shard_channel = channel.and_then(|channel| ShardChannel::listen(over, keys.tag(), channel));
+            }
             *session = Some(over.clone());
             *sent += 1;
             match (wait, *sent) {
@@ -161,7 +171,7 @@ impl<'a> Acquire<'a> {
                 let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, -1));
                 return Ok(Asked::Busy(Busy { holder, sent, look_in }));
             }
-            if self.sent == 1 {
+            if self.sent == 1 && errors::code(text) != batch::UNREPLICATED {
                 // Nothing was done, so there is nothing to undo.
                 self.session = None;
             }
@@ -183,12 +193,21 @@ impl<'a> Acquire<'a> {
     /// Waits for a push that can be believed. `None` when it is time to look again.
     async fn pushed(&self, busy: &Busy) -> Option<FencingToken> {
         let (Some((pushes, _)), Some(session)) = (&self.pushes, &self.session) else { return None };
+        let moved = async {
+            match &self.shard_channel {
+                Some(channel) => channel.ended().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             // What comes over a later one says nothing about an answer of this one.
             () = session.ended() => None,
+            () = moved => None,
             token = pushes.grant() => {
-                Some(token).filter(|token| busy.vouches_for(*token, self.client.clock.now()))
+                // Replicas may not have it yet: a look tells.
+                let counts = self.client.config().replicas.is_none();
+                Some(token).filter(|token| counts && busy.vouches_for(*token, self.client.clock.now()))
             }
             () = tokio::time::sleep(busy.look_in) => None,
         }
@@ -211,7 +230,8 @@ impl Drop for Acquire<'_> {
         let (pushes, astray, single, ttl) =
             (self.pushes.take(), self.astray, self.sent == 1, self.request.ttl);
         let leave = Op::Leave { entry: &entry };
-        let sent = client::post(&[leave], &keys, &session, client.clock.now(), false);
+        let sharing = client.servers.sharing(keys.each()[0]);
+        let sent = client::post(&[leave], &keys, &session, client.clock.now(), sharing);
         self.client.background.spawn(&self.client.keeper, async move {
             // It came after all that it undoes.
             if client.is_carried_out(sent).await && !astray {
@@ -231,7 +251,7 @@ async fn leave_for(
     keys: &KeySet,
     entry: &str,
     single: bool,
-    pushes: Option<(PushSlot, Arc<RuntimeSlot>)>,
+    pushes: Option<(PushSlot, Arc<String>)>,
 ) {
     let (give_up, mut pauses) = (client.clock.now().plus(ttl), UNDO_PAUSES);
     while client.clock.now() < give_up {

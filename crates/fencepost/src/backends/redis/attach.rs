@@ -20,14 +20,14 @@ pub(super) async fn attach(client: &Arc<Client>, handle: &Handle, request: &Requ
     let keys = client.keys(handle.name())?;
     let (owner, token, ttl) = (handle.owner(), handle.token(), request.ttl);
     let pushes = client.listen(request.owner(), &request.signal);
-    let entry = record::entry(request.owner(), &pushes.1.channel, &request.note);
+    let entry = record::entry(request.owner(), &pushes.1, &request.note);
     let mut attachment = Attachment {
         client,
         keys: keys.clone(),
         session: None,
         attached: request.owner(),
         token,
-        before: record::entry(owner, &pushes.1.channel, ""),
+        before: record::entry(owner, &pushes.1, ""),
     };
     let op = |session: &Arc<Session>| {
         attachment.session = Some(session.clone());
@@ -87,7 +87,8 @@ impl Drop for Attachment<'_> {
             (self.client.clone(), self.keys.clone(), std::mem::take(&mut self.before));
         let (owner, token) = (self.attached, self.token);
         let back = Op::Attach { owner, token, entry: &entry, ttl: NO_LONGER };
-        let sent = client::post(&[back], &keys, &session, client.clock.now(), false);
+        let sharing = client.servers.sharing(keys.each()[0]);
+        let sent = client::post(&[back], &keys, &session, client.clock.now(), sharing);
         self.client.background.spawn(&self.client.keeper, async move {
             if client.is_carried_out(sent).await {
                 return;

@@ -2,17 +2,18 @@
 //! send them. The head of the script says what each verb does.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::config::Config;
-use super::driver::batch::Step;
+use super::driver::batch::{Sharing, Step};
 use super::driver::connection::Reply;
-use super::driver::connector::Connector;
 use super::driver::resp::Value;
-use super::driver::session::{RuntimeSlot, ScriptReply, Session, Sessions};
+use super::driver::session::{Script, ScriptReply, Session};
+use super::errors;
 use super::keys::{self, KeySet};
 use super::push::{PushRouter, PushSlot};
+use super::servers::Servers;
 use crate::backend::LossSignal;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
@@ -37,6 +38,16 @@ pub(super) enum Op<'a> {
 }
 
 impl<'a> Op<'a> {
+    /// Those that a step names. What uses the lock alone names it alone: it also runs while only that key of
+    /// a slot has not moved yet, or has.
+    fn keys<'k>(&self, keys: &'k KeySet) -> [&'k str; 3] {
+        let [lock, ..] = keys.each();
+        match self {
+            Self::Renew { .. } | Self::Attach { .. } => [lock; 3],
+            _ => keys.each(),
+        }
+    }
+
     fn words(self) -> [Cow<'a, [u8]>; 3] {
         let text = |text: &'a str| Cow::Borrowed(text.as_bytes());
         let made = |text: String| Cow::Owned(text.into_bytes());
@@ -59,18 +70,19 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Sends steps for one lock: a single one in a call with others, unless `alone`. Never waits.
+/// Sends steps for one lock: a single one in a call with others, if it may. Never waits.
 pub(super) fn post(
     ops: &[Op<'_>],
     keys: &KeySet,
     session: &Session,
     sent: Moment,
-    alone: bool,
+    sharing: Sharing,
 ) -> Result<Reply, String> {
-    let keys: Vec<_> = ops.iter().flat_map(|_| keys.each()).collect();
+    let keys: Vec<_> = ops.iter().flat_map(|op| op.keys(keys)).collect();
     let words: Vec<_> = ops.iter().flat_map(|op| op.words()).collect();
-    let (alone, pushes) = (alone || ops.len() > 1, matches!(ops, [Op::Free { .. } | Op::Leave { .. }]));
-    session.send(&Step { keys: &keys, arguments: &words, needs_end: false, alone, pushes }, sent)
+    let sharing = Sharing { alone: sharing.alone || ops.len() > 1, ..sharing };
+    let pushes = matches!(ops, [Op::Free { .. } | Op::Leave { .. }]);
+    session.send(&Step { keys: &keys, arguments: &words, needs_end: false, sharing, pushes }, sent)
 }
 
 /// The reply to `try`, `wait`, `again`, `ask` and `seize`.
@@ -128,44 +140,51 @@ pub(super) fn renewed(reply: Value) -> Option<Result<(), Vec<u8>>> {
 /// What attempts and holds share.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) sessions: Sessions,
+    pub(super) servers: Servers,
     router: Arc<PushRouter>,
     pub(super) clock: Clock,
     pub(super) keeper: Arc<Keeper>,
     pub(super) background: BackgroundTasks,
-    keeper_connects: Once,
 }
+
+const SCRIPT: &str = include_str!("scripts/ops.lua");
+
+/// The same for a server with channels of shards, in a cluster: whom it tells of a grant listens to one of
+/// those, in the shard of the lock. A plain message would go to every node.
+static SHARDED: LazyLock<String> = LazyLock::new(|| {
+    let replaced = [
+        ("head ~= who and sub(head, 38, 53)", "head ~= who and string.match(fence, '^[^}]*}') .. sub(head, 38, 53)"),
+        ("'NUMSUB', channel", "'SHARDNUMSUB', channel"),
+        ("'NUMSUB', sub(first, 38, 53)", "'SHARDNUMSUB', string.match(fence, '^[^}]*}') .. sub(first, 38, 53)"),
+        ("redis.pcall('PUBLISH', channel", "redis.pcall('SPUBLISH', channel"),
+        ("' ' .. channel or ''", "' ' .. sub(head, 38, 53) or ''"),
+    ];
+    replaced.iter().fold(SCRIPT.to_owned(), |script, (plain, sharded)| script.replace(plain, sharded))
+});
 
 impl Client {
     pub(super) async fn connect(config: Config) -> Result<Self> {
         let (clock, router) = (Clock::system(), Arc::<PushRouter>::default());
         let pushes = router.clone();
         let on_push = Arc::new(move |push: &[Value]| pushes.deliver(push));
-        let script = include_str!("scripts/ops.lua");
-        let sessions = Sessions::new(Connector::new(config)?, script, Some(on_push), clock.clone());
-        sessions.current(sessions.deadline()).await?;
         let (keeper, background) = (Keeper::of(&clock)?, BackgroundTasks::default());
-        Ok(Self { sessions, router, clock, keeper, background, keeper_connects: Once::new() })
-    }
-
-    /// Lets the keeper connect before its first renewal: after a push there is little time for that one.
-    pub(super) fn connect_keeper(self: &Arc<Self>) {
-        self.keeper_connects.call_once(|| {
-            let client = self.clone();
-            self.keeper.spawn(async move {
-                if let Err(error) = client.sessions.current(client.sessions.deadline()).await {
-                    tracing::debug!(%error, "the keeper could not connect yet");
-                }
-            });
-        });
+        let sharded = config.is_cluster().then(|| SHARDED.as_str());
+        let script = Script { text: SCRIPT, sharded };
+        let servers = Servers::connect(config, script, on_push, &clock, &keeper).await?;
+        Ok(Self { servers, router, clock, keeper, background })
     }
 
     pub(super) fn config(&self) -> &Config {
-        self.sessions.config()
+        self.servers.config()
     }
 
     pub(super) fn timeout(&self) -> Duration {
         self.config().timeout
+    }
+
+    /// When a request that is sent now must be answered.
+    pub(super) fn deadline(&self) -> Moment {
+        self.clock.now().plus(self.timeout())
     }
 
     /// The keys of a lock; refuses a name that cannot have any.
@@ -174,8 +193,8 @@ impl Client {
     }
 
     /// Opens a slot for pushes to an owner, on the channel of the current runtime.
-    pub(super) fn listen(&self, owner: Owner, signal: &Arc<LossSignal>) -> (PushSlot, Arc<RuntimeSlot>) {
-        (self.router.open(owner, signal.clone()), self.sessions.slot())
+    pub(super) fn listen(&self, owner: Owner, signal: &Arc<LossSignal>) -> (PushSlot, Arc<String>) {
+        (self.router.open(owner, signal.clone()), self.servers.channel())
     }
 
     /// Runs one op and reads its reply.
@@ -202,13 +221,17 @@ impl Client {
         timeout: Duration,
         mut op: impl FnMut(&Arc<Session>) -> Op<'a>,
     ) -> Result<ScriptReply> {
-        let (deadline, mut last) = (self.clock.now().plus(timeout), None);
-        let called = self.sessions.call(deadline, true, |session, sent, alone| {
-            let op = last.filter(|_| alone).unwrap_or_else(|| op(session));
-            last = Some(op);
-            post(&[op], keys, session, sent, alone)
+        let (deadline, [lock, ..]) = (self.clock.now().plus(timeout), keys.each());
+        let mut last: Option<(usize, Op<'a>)> = None;
+        let called = self.servers.call(lock, deadline, true, |session, sent, sharing| {
+            let to = Arc::as_ptr(session).addr();
+            // Alone it goes again over the session that refused the call that it shared.
+            let again = last.filter(|(before, _)| sharing.alone && *before == to).map(|(_, op)| op);
+            let op = again.unwrap_or_else(|| op(session));
+            last = Some((to, op));
+            post(&[op], keys, session, sent, sharing)
         });
-        called.await.map_err(|error| self.sessions.error(error))
+        called.await.map_err(|error| error.into_error(self.config()))
     }
 
     /// Whether a request that undoes another one was carried out.
@@ -222,7 +245,7 @@ impl Client {
     pub(super) async fn refusal(&self, keys: &KeySet, text: &str) -> Error {
         match self.key_of_another_type(keys, text).await {
             Some((_, what)) => self.backend(what),
-            None => self.sessions.connector.refusal(text),
+            None => errors::refusal(text, self.config()),
         }
     }
 
@@ -231,8 +254,8 @@ impl Client {
         if !text.contains("WRONGTYPE") {
             return None;
         }
-        let types = keys.each().map(|key| ["TYPE", key]);
-        let types = self.sessions.ask(&types.each_ref().map(|words| &words[..])).await.ok()?;
+        let asked = keys.each().map(|key| ["TYPE", key]);
+        let types = self.servers.ask(&asked.each_ref().map(|words| (words[1], &words[..]))).await.ok()?;
         let rights = ["string", "string", "list"];
         keys.each().iter().zip(&types).zip(rights).enumerate().find_map(|(index, ((key, found), right))| {
             let found = found.as_text().filter(|found| *found != "none" && *found != right)?;

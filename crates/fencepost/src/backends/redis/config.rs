@@ -1,28 +1,43 @@
 //! What a `redis://`, `rediss://` or `redis+unix://` URL says.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::driver::batch::Replicas;
 use crate::backends::common::parameter::Parameter;
 use crate::backends::common::tls::TlsSettings;
-use crate::url::{Password, StoreUrl};
+use crate::url::{Host, Password, StoreUrl};
 use crate::{Error, Result};
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a URL may set, in the order of the page.
-pub(in crate::backends) const PARAMETERS: &[Parameter] = &[
-    Parameter::new("timeout", "2s", "the longest that a connect or one round trip may take"),
-    Parameter::new("db", "0", "the database, with `redis+unix`; with a host, write `/2` after it"),
-    Parameter::new("prefix", "", "what every key begins with"),
-    Parameter::new("keys", "lock", "`plain` makes the bare name the key, as clients of other make have it"),
-    Parameter::new("allow", "", "accepts a server that is `evicting` or a `replica`: exclusion is gone then"),
-    Parameter::new("ca", "", "a file of authorities to trust instead of the system's, with `rediss`"),
-    Parameter::new("cert", "", "our certificate, with `rediss` and `key`"),
-    Parameter::new("key", "", "the private key of `cert`"),
-    Parameter::new("server_name", "", "the name that the server's certificate must have, if not the host"),
-];
+pub(in crate::backends) const PARAMETERS: &[Parameter] =
+    &[TIMEOUT, DB, PREFIX, KEYS, ALLOW, REPLICAS, CA, CERT, KEY, SERVER_NAME];
+
+/// And one of a cluster.
+pub(in crate::backends) const CLUSTER_PARAMETERS: &[Parameter] =
+    &[TIMEOUT, PREFIX, KEYS, ALLOW, REPLICAS, CA, CERT, KEY, SERVER_NAME];
+
+const TIMEOUT: Parameter =
+    Parameter::new("timeout", "2s", "the longest that a connect or one round trip may take");
+const DB: Parameter =
+    Parameter::new("db", "0", "the database, with `redis+unix`; with a host, write `/2` after it");
+const PREFIX: Parameter = Parameter::new("prefix", "", "what every key begins with");
+const KEYS: Parameter =
+    Parameter::new("keys", "lock", "`plain` makes the bare name the key, as clients of other make have it");
+const ALLOW: Parameter =
+    Parameter::new("allow", "", "accepts a server that is `evicting` or a `replica`: exclusion is gone then");
+const REPLICAS: Parameter =
+    Parameter::new("replicas", "0", "how many replicas must have a grant before it counts");
+const CA: Parameter =
+    Parameter::new("ca", "", "a file of authorities to trust instead of the system's, with `rediss`");
+const CERT: Parameter = Parameter::new("cert", "", "our certificate, with `rediss` and `key`");
+const KEY: Parameter = Parameter::new("key", "", "the private key of `cert`");
+const SERVER_NAME: Parameter =
+    Parameter::new("server_name", "", "the name that the server's certificate must have, if not the host");
 
 #[derive(Clone)]
 pub(in crate::backends) struct Config {
@@ -39,8 +54,15 @@ pub(in crate::backends) struct Config {
     pub(in crate::backends) timeout: Duration,
     pub(in crate::backends) allow_evicting: bool,
     pub(in crate::backends) allow_replica: bool,
+    /// What a grant has to reach before it counts.
+    pub(in crate::backends) replicas: Option<Replicas>,
     pub(in crate::backends) tls: Option<TlsSettings>,
+    /// The nodes of a cluster that are asked first for the others.
+    pub(in crate::backends) seeds: Vec<NodeAddress>,
 }
+
+/// Host and port.
+pub(in crate::backends) type NodeAddress = (String, u16);
 
 #[derive(Clone, Debug)]
 pub(in crate::backends) enum Address {
@@ -76,8 +98,13 @@ impl Config {
                 }
             }
         }
-        let (address, database) = Self::address(&mut url)?;
-        let tls = (url.scheme == "rediss").then(|| TlsSettings::take(&mut url)).transpose()?;
+        let replicas = Self::replicas(&mut url, timeout)?;
+        let seeds = Self::seeds(&url)?;
+        let (address, database) = match seeds.first() {
+            Some((host, port)) => (Address::Tcp { host: host.clone(), port: *port }, 0),
+            None => Self::address(&mut url)?,
+        };
+        let tls = url.scheme.starts_with("rediss").then(|| TlsSettings::take(&mut url)).transpose()?;
         let (user, password) = (url.user.take(), url.password.take());
         if user.is_some() && password.is_none() {
             return Err(Error::invalid(
@@ -97,8 +124,52 @@ impl Config {
             timeout,
             allow_evicting,
             allow_replica,
+            replicas,
             tls,
+            seeds,
         })
+    }
+
+    pub(in crate::backends) fn is_cluster(&self) -> bool {
+        !self.seeds.is_empty()
+    }
+
+    /// The same for one node of the cluster.
+    pub(in crate::backends) fn of_node(&self, (host, port): &NodeAddress) -> Self {
+        let mut config = self.clone();
+        config.label = format!("{}, node {host}:{port},", self.label);
+        config.address = Address::Tcp { host: host.clone(), port: *port };
+        if let Some(tls) = config.tls.as_mut().filter(|_| host.parse::<IpAddr>().is_ok()) {
+            // A certificate is of a name: of the one that the URL has.
+            let named = self.seeds.iter().map(|(host, _)| host).find(|host| host.parse::<IpAddr>().is_err());
+            tls.server_name = tls.server_name.take().or_else(|| named.cloned());
+        }
+        config
+    }
+
+    fn replicas(url: &mut StoreUrl, timeout: Duration) -> Result<Option<Replicas>> {
+        let Some(text) = url.take("replicas") else { return Ok(None) };
+        let count = text.parse().ok().filter(|count| *count <= 100);
+        let count = count.ok_or_else(|| Error::invalid("parameter `replicas` takes a number, 100 at most"))?;
+        // Nothing else goes over the connection meanwhile.
+        Ok((count > 0).then_some(Replicas { count, within: timeout / 4 }))
+    }
+
+    fn seeds(url: &StoreUrl) -> Result<Vec<NodeAddress>> {
+        if !url.scheme.ends_with("+cluster") {
+            return Ok(Vec::new());
+        }
+        if url.hosts.is_empty() {
+            return Err(Error::invalid(format!(
+                "a {} URL names some nodes of the cluster, as in `{}://a:6379,b:6379`",
+                url.scheme, url.scheme
+            )));
+        }
+        if !matches!(url.path.as_str(), "" | "/" | "/0") {
+            return Err(Error::invalid("a cluster has no database but 0; leave out what follows the hosts"));
+        }
+        let address = |host: &Host| (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT));
+        Ok(url.hosts.iter().map(address).collect())
     }
 
     fn address(url: &mut StoreUrl) -> Result<(Address, u32)> {

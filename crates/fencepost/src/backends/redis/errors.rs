@@ -1,27 +1,33 @@
 //! Whether a server is fit for locks, and what its refusals mean for the caller.
 
 use super::config::Config;
+use super::driver::batch;
 use crate::{Error, Result, Source};
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Refuses a server on which locks would not be safe, by its INFO.
-pub(super) fn check(info: &str, config: &Config) -> Result<()> {
+/// Refuses a server on which locks would not be safe, by its INFO. Returns its version, as far as it tells.
+pub(super) fn check(info: &str, config: &Config) -> Result<(u32, u32)> {
     let store = &config.label;
-    if let Some(version) = field(info, "redis_version") {
-        let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-        let (major, minor) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-        if (major, minor) < (6, 2) {
-            return Err(Error::config(format!("{store} is Redis {version}; Fencepost needs 6.2 or newer")));
-        }
+    let told = field(info, "redis_version");
+    let mut parts = told.unwrap_or("6.2").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version < (6, 2) {
+        let told = told.unwrap_or_default();
+        return Err(Error::config(format!("{store} is Redis {told}; Fencepost needs 6.2 or newer")));
     }
-    if field(info, "cluster_enabled") == Some("1") {
+    let is_cluster = field(info, "cluster_enabled") == Some("1");
+    if is_cluster && !config.is_cluster() {
         return Err(cluster(store));
     }
+    if !is_cluster && config.is_cluster() && field(info, "cluster_enabled").is_some() {
+        return Err(Error::config(format!("{store} is no cluster; write `redis://` for one server")));
+    }
     if field(info, "role") == Some("slave") && !config.allow_replica {
-        return Err(replica(store));
+        // Of a cluster it was the master until now.
+        return Err(if is_cluster { unavailable("it is a replica now", config) } else { replica(store) });
     }
     let policy = field(info, "maxmemory_policy").unwrap_or("noeviction");
     if policy != "noeviction" && !config.allow_evicting {
@@ -31,7 +37,7 @@ pub(super) fn check(info: &str, config: &Config) -> Result<()> {
              own for this, or accept it with `?allow=evicting`"
         )));
     }
-    Ok(())
+    Ok(version)
 }
 
 /// What an error reply means.
@@ -54,9 +60,12 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
              channels",
             config.start, config.prefix
         )),
+        "READONLY" | "MOVED" | "ASK" if config.is_cluster() => unavailable(text, config),
         "READONLY" => replica(store),
-        "MOVED" | "ASK" | "CROSSSLOT" => cluster(store),
-        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => unavailable(text, config),
+        "MOVED" | "ASK" => cluster(store),
+        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "NOREPLICAS" | batch::UNREPLICATED => {
+            unavailable(text, config)
+        }
         // Only `SELECT` speaks of it.
         "ERR" if text.contains("DB index") => Error::config(format!(
             "{store} has no database {} ({text}); choose a smaller number in the URL, or raise \
@@ -91,7 +100,7 @@ fn replica(store: &str) -> Error {
 
 fn cluster(store: &str) -> Error {
     Error::config(format!(
-        "{store} is a node of a Redis Cluster, which this store does not support; use a single server"
+        "{store} is a node of a Redis Cluster; write `redis+cluster://` in front of its address"
     ))
 }
 

@@ -9,7 +9,6 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use super::client::{self, Client, Op};
-use super::driver::session::RuntimeSlot;
 use super::keys::KeySet;
 use super::push::PushSlot;
 use super::record::Record;
@@ -24,7 +23,7 @@ pub(super) struct Held {
     token: FencingToken,
     giving_back: Mutex<GivingBack>,
     /// Open for revocations, on the channel that the lock's value names.
-    _pushes: (PushSlot, Arc<RuntimeSlot>),
+    _pushes: (PushSlot, Arc<String>),
 }
 
 /// What giving the lock back has come to. The mutex lets one at a time do it: `max_hold` may end in the
@@ -43,7 +42,7 @@ impl Held {
         keys: Arc<KeySet>,
         owner: Owner,
         token: FencingToken,
-        pushes: (PushSlot, Arc<RuntimeSlot>),
+        pushes: (PushSlot, Arc<String>),
     ) -> Arc<Self> {
         let giving_back = Mutex::default();
         Arc::new(Self { client: client.clone(), keys, owner, token, giving_back, _pushes: pushes })

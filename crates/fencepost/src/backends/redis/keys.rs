@@ -24,6 +24,12 @@ impl KeySet {
         Self([lock.into(), second.into(), third.into()])
     }
 
+    /// What is in front of the last two, in braces: it alone decides about the slot of all three.
+    pub(super) fn tag(&self) -> &str {
+        let [_, beside, _] = self.each();
+        beside.find('}').map_or("", |end| &beside[..=end])
+    }
+
     pub(in crate::backends) fn each(&self) -> [&str; 3] {
         self.0.each_ref().map(|key| &**key)
     }
@@ -49,7 +55,7 @@ pub(crate) fn about(what: &str, of: &str) -> String {
 }
 
 /// The part of a key that alone decides about its slot, if it has one.
-fn hash_tag(key: &str) -> Option<&str> {
+pub(super) fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
     (!tag.is_empty()).then_some(tag)

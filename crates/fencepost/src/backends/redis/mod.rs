@@ -9,6 +9,7 @@
 mod acquire;
 mod attach;
 mod client;
+mod cluster;
 pub(in crate::backends) mod config;
 pub(crate) mod driver;
 mod errors;
@@ -17,6 +18,7 @@ pub(crate) mod keys;
 mod operator;
 pub(in crate::backends) mod push;
 pub(in crate::backends) mod record;
+mod servers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +46,22 @@ pub(super) const STORE: StoreKind = StoreKind {
         Box::pin(connect(url))
     })
 };
+
+/// The row of a cluster of them.
+pub(super) const CLUSTER: StoreKind = StoreKind {
+    default_port: Some(6379),
+    parameters: config::CLUSTER_PARAMETERS,
+    default_ttl: |_, given| Ok(given.unwrap_or(CLUSTER_TTL)),
+    ..StoreKind::new(
+        "redis-cluster",
+        "a Redis Cluster",
+        &["redis+cluster://host,host", "rediss+cluster://host,host"],
+        |url| Box::pin(connect(url)),
+    )
+};
+
+/// A lease of a cluster should end before a failover does.
+const CLUSTER_TTL: Duration = Duration::from_secs(10);
 
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let client = Client::connect(Config::from_url(url)?).await?;
@@ -104,7 +122,7 @@ impl Backend for Store {
     }
 
     async fn close(&self) {
-        self.0.sessions.close();
+        self.0.servers.close();
     }
 }
 

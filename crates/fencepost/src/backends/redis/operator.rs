@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::client::{self, Client, GrantReply, Op};
 use super::driver::resp::Value;
-use super::driver::session::{NoReply, ScriptReply};
+use super::driver::session::{NoReply, ScriptReply, Sessions};
+use super::errors;
 use super::keys::{self, KeySet};
 use super::push::{listeners, numsub};
 use super::record;
@@ -14,6 +15,9 @@ use crate::{Error, Holder, Listing, Name, Owner, Result};
 
 /// Locks that are looked at together.
 const PAGE: usize = 500;
+
+/// How often all servers are looked at where locks move between them.
+const LOOKS: u32 = 3;
 
 /// What PTTL says of a key that is not there.
 const NO_KEY: i64 = -2;
@@ -55,7 +59,7 @@ impl HeldLock {
 /// known.
 fn accepted(client: &Client, reply: &Value) -> Result<()> {
     match reply {
-        Value::Error(text) if !text.starts_with("WRONGTYPE") => Err(client.sessions.connector.refusal(text)),
+        Value::Error(text) if !text.starts_with("WRONGTYPE") => Err(errors::refusal(text, client.config())),
         _ => Ok(()),
     }
 }
@@ -63,13 +67,15 @@ fn accepted(client: &Client, reply: &Value) -> Result<()> {
 pub(super) async fn list(client: &Client, prefix: &str) -> Result<Listing> {
     let start = &client.config().start;
     let pattern = keys::pattern(start, prefix);
-    let (mut names, mut cursor) = (BTreeSet::new(), "0".to_owned());
-    loop {
-        let page = client.sessions.ask(&[&["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"]]).await?;
-        page.first().map_or(Ok(()), |page| accepted(client, page))?;
-        match keys::names(page.first(), start, &mut names) {
-            Some(next) if next != "0" => cursor = next,
-            _ => break,
+    let mut names = BTreeSet::new();
+    // What moves from one server to another meanwhile may be on neither when that is looked at.
+    for _ in 0..LOOKS {
+        let version = client.servers.version();
+        for server in client.servers.masters()? {
+            scan(client, &server, &pattern, &mut names).await?;
+        }
+        if client.servers.version() == version {
+            break;
         }
     }
     let names: Vec<Name> = names.into_iter().collect();
@@ -77,8 +83,9 @@ pub(super) async fn list(client: &Client, prefix: &str) -> Result<Listing> {
     for page in names.chunks(PAGE) {
         let locks: Vec<_> = page.iter().map(|name| format!("{start}{name}")).collect();
         let reads: Vec<_> = locks.iter().map(|key| (get_start(key), ["PTTL", key])).collect();
-        let commands: Vec<&[&str]> = reads.iter().flat_map(|(get, ttl)| [&get[..], &ttl[..]]).collect();
-        let replies = client.sessions.ask(&commands).await?;
+        let commands: Vec<(&str, &[&str])> =
+            reads.iter().flat_map(|(get, ttl)| [(ttl[1], &get[..]), (ttl[1], &ttl[..])]).collect();
+        let replies = client.servers.ask(&commands).await?;
         for (name, replies) in page.iter().zip(replies.chunks_exact(2)) {
             match accepted(client, &replies[0]) {
                 Err(error) => unreadable.push(error),
@@ -91,17 +98,30 @@ pub(super) async fn list(client: &Client, prefix: &str) -> Result<Listing> {
     Ok(Listing { holders, unreadable })
 }
 
+/// Takes the names of the locks on one server.
+async fn scan(client: &Client, server: &Sessions, pattern: &str, names: &mut BTreeSet<Name>) -> Result<()> {
+    let mut cursor = "0".to_owned();
+    loop {
+        let page = server.ask(&[&["SCAN", &cursor, "MATCH", pattern, "COUNT", "1000"]]).await?;
+        page.first().map_or(Ok(()), |page| accepted(client, page))?;
+        match keys::names(page.first(), &client.config().start, names) {
+            Some(next) if next != "0" => cursor = next,
+            _ => return Ok(()),
+        }
+    }
+}
+
 pub(super) async fn show(client: &Client, name: &Name) -> Result<Option<Holder>> {
     let keys = client.keys(name)?;
     let [lock, _, queue] = keys.each();
     let waiting = ["LRANGE", queue, "0", LAST_SHOWN];
     let (value, ttl) = (get_start(lock), ["PTTL", lock]);
-    let commands: [&[&str]; 3] = [&value, &ttl, &waiting];
-    let mut replies = client.sessions.ask(&commands).await?;
+    let commands: [(&str, &[&str]); 3] = [(lock, &value), (lock, &ttl), (queue, &waiting)];
+    let mut replies = client.servers.ask(&commands).await?;
     let is_empty = matches!(replies.first(), Some(Value::Text(value)) if value.is_empty());
     if is_empty && replies.get(1).and_then(Value::as_int) != Some(NO_KEY) {
         // Of other make, or taken between the two commands. A second look tells.
-        replies = client.sessions.ask(&commands).await?;
+        replies = client.servers.ask(&commands).await?;
     }
     replies.iter().try_for_each(|reply| accepted(client, reply))?;
     let Some(HeldLock { mut holder, .. }) = HeldLock::read(name, &replies[0], &replies[1]) else {
@@ -109,17 +129,21 @@ pub(super) async fn show(client: &Client, name: &Name) -> Result<Option<Holder>>
     };
     let entries = replies[2].as_list().unwrap_or_default().iter().filter_map(Value::as_text);
     let waiting = entries.map(|entry| (record::channel(entry), entry)).collect();
-    let waiting = reachable(client, waiting).await?;
+    let waiting = reachable(client, lock, waiting).await?;
     holder.queue = waiting.iter().map(|entry| record::holder(name, entry, -1)).collect();
     Ok(Some(holder))
 }
 
 /// The entries of waiters that listen to their channels. Those of a client that died stay until a release
 /// comes across them.
-async fn reachable<'a>(client: &Client, waiting: Vec<(&'a str, &'a str)>) -> Result<Vec<&'a str>> {
+async fn reachable<'a>(
+    client: &Client,
+    lock: &str,
+    waiting: Vec<(&'a str, &'a str)>,
+) -> Result<Vec<&'a str>> {
     let asked = numsub(waiting.iter().map(|(channel, _)| *channel));
     // Without waiters there is nothing to ask.
-    let replies = if asked.len() > 2 { client.sessions.ask(&[&asked]).await? } else { Vec::new() };
+    let replies = if asked.len() > 2 { client.servers.ask(&[(lock, &asked)]).await? } else { Vec::new() };
     let heard = replies.first().and_then(listeners);
     // A user who may not ask is shown them all.
     let is_heard = |channel: &str| heard.as_ref().is_none_or(|heard| heard.contains(channel));
@@ -133,7 +157,7 @@ pub(super) async fn force_release(
 ) -> Result<Option<Revoked>> {
     let keys = client.keys(name)?;
     let [lock, ..] = keys.each();
-    let replies = client.sessions.ask(&[&["GET", lock], &["PTTL", lock]]).await?;
+    let replies = client.servers.ask(&[(lock, &["GET", lock]), (lock, &["PTTL", lock])]).await?;
     accepted(client, &replies[0])?;
     let Some(mut found) = HeldLock::read(name, &replies[0], &replies[1]) else { return Ok(None) };
     let token = found.holder.token;
@@ -178,10 +202,11 @@ async fn seize(
     value: &[u8],
     reason: &str,
 ) -> Result<GrantReply> {
-    let entry = record::entry(Owner::fresh(), &client.sessions.slot().channel, reason);
+    let entry = record::entry(Owner::fresh(), &client.servers.channel(), reason);
     let ops = [Op::Seize { entry: &entry, value, reason }, Op::Leave { entry: &entry }];
-    let called = client.sessions.call(client.sessions.deadline(), false, |session, sent, alone| {
-        client::post(&ops, keys, session, sent, alone)
+    let [lock, ..] = keys.each();
+    let called = client.servers.call(lock, client.deadline(), false, |session, sent, sharing| {
+        client::post(&ops, keys, session, sent, sharing)
     });
     let reply = match called.await {
         Ok(ScriptReply { value: Value::List(mut replies), .. }) if replies.len() == ops.len() => {
@@ -190,7 +215,7 @@ async fn seize(
         Ok(ScriptReply { value: error @ Value::Error(_), .. }) => error,
         Ok(_) => Value::Nil,
         Err(NoReply::NoSession(error)) => return Err(error),
-        Err(error) => return Err(client.sessions.error(error).of_change(name)),
+        Err(error) => return Err(error.into_error(client.config()).of_change(name)),
     };
     match reply {
         Value::Error(text) => Err(client.refusal(keys, &text).await),
@@ -199,6 +224,9 @@ async fn seize(
 }
 
 pub(super) async fn check(client: &Client) -> Result<()> {
-    let replies = client.sessions.ask(&[&["PING"]]).await?;
-    replies.iter().try_for_each(|reply| accepted(client, reply))
+    for server in client.servers.masters()? {
+        let replies = server.ask(&[&["PING"]]).await?;
+        replies.iter().try_for_each(|reply| accepted(client, reply))?;
+    }
+    client.servers.check()
 }

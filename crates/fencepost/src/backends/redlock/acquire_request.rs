@@ -9,7 +9,7 @@ use super::config::Config;
 use super::record;
 use super::request::Delivery;
 use super::session::{Script, Session};
-use crate::backends::redis::driver::batch::Step;
+use crate::backends::redis::driver::batch::{Sharing, Step};
 use crate::backends::redis::driver::resp::{Part, Value};
 use crate::backends::redis::keys::KeySet;
 use crate::{Holder, Name};
@@ -45,8 +45,9 @@ impl AcquireRequest {
     ) -> Result<(), String> {
         let [lock, counter, queue] = self.keys.each();
         let (value, px): (&str, &str) = (&self.value, &self.px);
+        let sharing = Sharing::of_one_server(alone);
         let step = |keys: &[&str], arguments: &[&str], call| {
-            session.step(&Step { keys, arguments, needs_end: true, alone, pushes: false }, sent, call)
+            session.step(&Step { keys, arguments, needs_end: true, sharing, pushes: false }, sent, call)
         };
         match &self.kind {
             Kind::Lock { entry: None } => step(&[lock, counter], &[px, value, proposal, not_after], call),

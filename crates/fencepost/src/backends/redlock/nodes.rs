@@ -105,7 +105,7 @@ impl Nodes {
             renewals: Arc::new(Renewals::new(keeper.clone())),
             keeper,
             greeting,
-            slots: PerRuntime::new(),
+            slots: PerRuntime::default(),
             keeper_connects: Once::new(),
         })
     }

@@ -15,7 +15,7 @@ use super::quorum::{NodeSet, majority};
 use super::request::{Delivery, Progress, QuorumRequest, late};
 use super::session::{Script, Session};
 use crate::backends::common::backoff::Backoff;
-use crate::backends::redis::driver::batch::Step;
+use crate::backends::redis::driver::batch::{Sharing, Step};
 use crate::backends::redis::driver::resp::Value;
 use crate::backends::redis::keys::KeySet;
 use crate::runtime::background::BackgroundTask;
@@ -228,7 +228,8 @@ impl QuorumRequest for Release {
             Then::Wake => &["leave", value, entry, "wake"],
             Then::Quiet => &["leave", value, entry, "quiet"],
         };
-        let step = Step { keys: &[lock, queue], arguments, needs_end: false, alone, pushes: false };
+        let sharing = Sharing::of_one_server(alone);
+        let step = Step { keys: &[lock, queue], arguments, needs_end: false, sharing, pushes: false };
         session.step(&step, sent, call)
     }
 

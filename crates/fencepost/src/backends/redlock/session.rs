@@ -120,6 +120,7 @@ impl Session {
             key: config.node_key.clone(),
             arguments: [votes.clone(), config.bound_us.clone()],
             most: MOST_STEPS,
+            replicas: None,
         });
         Ok(Self { node: node.clone(), connection, votes, node_key: node_key.to_owned(), scripts, ops })
     }

@@ -15,7 +15,7 @@ use std::{io, iter};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::sync::oneshot;
 
-use super::batch::{BatchedScript, PendingReply, ScriptBatch, Step};
+use super::batch::{BatchedScript, Expected, PendingReply, ScriptBatch, Step, Taken};
 use super::resp::{self, Decoder, Part, Value};
 use crate::backends::common::stream::Stream;
 use crate::runtime::clock::Moment;
@@ -84,9 +84,9 @@ impl Shared {
         let batch = std::mem::take(&mut self.batch);
         if batch.pushes && self.outgoing.is_empty() {
             resp::encode(&mut self.outgoing, iter::once(Part::Words(&["PING"])));
-            self.pending.push_back(PendingReply { sent: batch.sent, calls: Vec::new() });
+            self.pending.push_back(PendingReply { sent: batch.sent, ..PendingReply::default() });
         }
-        self.pending.extend(batch.finish(&mut self.outgoing));
+        batch.finish(&mut self.outgoing, &mut self.pending);
     }
 }
 
@@ -128,8 +128,19 @@ impl Connection {
     /// Puts a command into the buffer. The receiver fails if the connection ends before the reply.
     pub(in crate::backends) fn command(&self, words: &[&str]) -> Result<Reply, String> {
         let (call, reply) = reply();
-        let pending = PendingReply { sent: None, calls: vec![call] };
+        let pending = PendingReply { calls: vec![call], ..PendingReply::default() };
         self.put(|shared| shared.append(iter::once(Part::Words(words)), Some(pending)))?;
+        Ok(reply)
+    }
+
+    /// The same, for a server that is only taking the slot of its key over.
+    pub(in crate::backends) fn command_asking(&self, words: &[&str]) -> Result<Reply, String> {
+        let (call, reply) = reply();
+        self.put(|shared| {
+            let pending = |calls| Some(PendingReply { calls, ..PendingReply::default() });
+            shared.append(iter::once(Part::Words(&["ASKING"])), pending(Vec::new()));
+            shared.append(iter::once(Part::Words(words)), pending(vec![call]));
+        })?;
         Ok(reply)
     }
 
@@ -142,13 +153,24 @@ impl Connection {
         sent: Moment,
         call: Call,
     ) -> Result<(), String> {
-        let pending = PendingReply { sent: Some(sent), calls: vec![call] };
+        let pending = PendingReply { sent: Some(sent), calls: vec![call], ..PendingReply::default() };
         self.put(|shared| shared.append(parts, Some(pending)))
     }
 
     /// Puts a command into the buffer that is answered by a push alone.
     pub(in crate::backends) fn send_unanswered(&self, words: &[&str]) -> Result<(), String> {
         self.put(|shared| shared.append(iter::once(Part::Words(words)), None))
+    }
+
+    /// Puts a command into the buffer that is answered by a push, or else by an error. What follows tells
+    /// which: if that is not answered as it must be, replies have gone to the wrong requests, and the
+    /// connection ends.
+    pub(in crate::backends) fn send_answered_by_push(&self, words: &[&str]) -> Result<(), String> {
+        let reply = |kind| Some(PendingReply { kind, ..PendingReply::default() });
+        self.put(|shared| {
+            shared.append(iter::once(Part::Words(words)), reply(Expected::Refusal));
+            shared.append(iter::once(Part::Words(&["PING"])), reply(Expected::Pong));
+        })
     }
 
     /// Adds a step to the call that is being gathered, sent at `sent`. It goes after all that was put into
@@ -361,12 +383,26 @@ impl Driver {
     /// Passes a reply on. Returns how many calls it was for.
     fn answer(&mut self, reply: Value) -> io::Result<usize> {
         self.heard = 0;
-        let pending = {
+        let (pending, reply) = {
             let mut shared = lock(&self.shared);
             shared.suspect = false;
-            let pending = shared.pending.pop_front().ok_or_else(|| garbled("a reply to no request"))?;
-            shared.waiting -= pending.calls.len();
-            pending
+            let mut reply = reply;
+            loop {
+                let mut pending =
+                    shared.pending.pop_front().ok_or_else(|| garbled("a reply to no request"))?;
+                match pending.take(reply) {
+                    Taken::Last(last) => {
+                        shared.waiting -= pending.calls.len();
+                        break (pending, last);
+                    }
+                    Taken::MoreToCome => {
+                        shared.pending.push_front(pending);
+                        return Ok(0);
+                    }
+                    Taken::OfNext(back) => reply = back,
+                    Taken::Garbled => return Err(garbled("a reply to another request")),
+                }
+            }
         };
         let count = pending.calls.len();
         pending.answer(Some(reply));
@@ -381,6 +417,7 @@ fn garbled(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::redis::driver::batch::Sharing;
     use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -449,7 +486,8 @@ mod tests {
         let script = Arc::new(BatchedScript { name: "sha".to_owned(), most: 9, ..Default::default() });
         let join = |pushes| {
             let (sender, reply) = oneshot::channel();
-            let step = Step { keys: &["k"], arguments: &["a"], needs_end: false, alone: true, pushes };
+            let sharing = Sharing::of_one_server(true);
+            let step = Step { keys: &["k"], arguments: &["a"], needs_end: false, sharing, pushes };
             connection
                 .join(&script, &step, Moment::NEVER, Box::new(move |value| drop(sender.send(value))))
                 .unwrap();

@@ -21,6 +21,8 @@ pub(in crate::backends) struct Connector {
 pub(in crate::backends) struct Greeting {
     /// What to call the scripts by.
     pub(in crate::backends) scripts: Vec<String>,
+    /// Of the server, if it tells.
+    pub(in crate::backends) version: (u32, u32),
     /// The reply to the last command.
     #[cfg_attr(not(feature = "redlock"), allow(dead_code))]
     pub(in crate::backends) last: Value,
@@ -49,6 +51,26 @@ impl Connector {
         })
     }
 
+    /// Asks one question over a connection of its own.
+    pub(in crate::backends) async fn ask_once(&self, words: &[&str]) -> Result<Value> {
+        let (connection, drive) = Connection::new(self.open().await?, drop);
+        tokio::spawn(drive);
+        let hello = self.hello(&connection)?;
+        let reply = connection.command(words).map_err(|why| self.unavailable(why))?;
+        self.expect(&connection, hello).await?;
+        self.expect(&connection, reply).await
+    }
+
+    /// Logs in.
+    fn hello(&self, connection: &Connection) -> Result<Reply> {
+        let mut hello = vec!["HELLO", "3"];
+        if let Some(password) = &self.config.password {
+            hello.extend(["AUTH", self.config.user.as_deref().unwrap_or("default"), password.reveal()]);
+        }
+        hello.extend(["SETNAME", "fencepost"]);
+        connection.command(&hello).map_err(|why| self.unavailable(why))
+    }
+
     /// Logs in, checks the server, loads the scripts, subscribes if told to and sends one more command. One
     /// round trip: nothing depends on an answer.
     pub(in crate::backends) async fn greet(
@@ -58,13 +80,8 @@ impl Connector {
         scripts: &[&str],
         last: &[&str],
     ) -> Result<Greeting> {
-        let mut hello = vec!["HELLO", "3"];
-        if let Some(password) = &self.config.password {
-            hello.extend(["AUTH", self.config.user.as_deref().unwrap_or("default"), password.reveal()]);
-        }
-        hello.extend(["SETNAME", "fencepost"]);
         let send = |words: &[&str]| connection.command(words).map_err(|why| self.unavailable(why));
-        let mut before = vec![send(&hello)?];
+        let mut before = vec![self.hello(connection)?];
         if self.config.database != 0 {
             before.push(send(&["SELECT", &self.config.database.to_string()])?);
         }
@@ -80,7 +97,7 @@ impl Connector {
             self.expect(connection, reply).await?;
         }
         let info = self.expect(connection, info).await?;
-        errors::check(info.as_text().unwrap_or_default(), &self.config)?;
+        let version = errors::check(info.as_text().unwrap_or_default(), &self.config)?;
         let mut scripts = Vec::with_capacity(loads.len());
         for load in loads {
             scripts.push(self.expect(connection, load).await?.as_text().unwrap_or_default().to_owned());
@@ -89,7 +106,7 @@ impl Connector {
         if pong.as_text() != Some("PONG") {
             return Err(self.refusal(&format!("{pong:?}")));
         }
-        Ok(Greeting { scripts, last: self.expect(connection, last).await? })
+        Ok(Greeting { scripts, version, last: self.expect(connection, last).await? })
     }
 
     async fn expect(&self, connection: &Connection, reply: Reply) -> Result<Value> {

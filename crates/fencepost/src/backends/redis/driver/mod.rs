@@ -7,3 +7,4 @@ pub(in crate::backends) mod per_runtime;
 pub(crate) mod resp;
 pub(crate) mod script_client;
 pub(in crate::backends) mod session;
+pub(in crate::backends) mod shard_channels;

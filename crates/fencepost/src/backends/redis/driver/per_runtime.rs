@@ -12,11 +12,13 @@ use crate::runtime::sync::lock;
 #[derive(Debug)]
 pub(in crate::backends) struct PerRuntime<T>(Mutex<HashMap<runtime::Id, Arc<T>>>);
 
-impl<T> PerRuntime<T> {
-    pub(in crate::backends) fn new() -> Self {
+impl<T> Default for PerRuntime<T> {
+    fn default() -> Self {
         Self(Mutex::default())
     }
+}
 
+impl<T> PerRuntime<T> {
     /// What the current runtime has, made if it has nothing yet. Runtimes come and go, in tests above all:
     /// what is neither connected nor held by anybody is forgotten then.
     pub(in crate::backends) fn current(
@@ -53,7 +55,7 @@ mod tests {
 
     #[test]
     fn what_a_runtime_that_is_gone_had_is_forgotten() {
-        let all = PerRuntime::new();
+        let all = PerRuntime::default();
         let runtime = || runtime::Builder::new_current_thread().build().unwrap();
         let current = |runtime: &runtime::Runtime, connected: bool| {
             let _inside = runtime.enter();

@@ -1,9 +1,11 @@
 //! One script on one server, each call for one key.
 
-use super::batch::Step;
+use std::sync::Arc;
+
+use super::batch::{Sharing, Step};
 use super::connector::Connector;
 use super::resp::Value;
-use super::session::{NoReply, ScriptReply, Sessions};
+use super::session::{NoReply, Script, ScriptReply, Sessions};
 use crate::backends::redis::config::Config;
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
@@ -26,7 +28,8 @@ pub(crate) enum ScriptOutcome {
 impl ScriptClient {
     pub(crate) async fn connect(url: StoreUrl, script: &'static str) -> Result<Self> {
         let connector = Connector::new(Config::from_url(url)?)?;
-        let sessions = Sessions::new(connector, script, None, Clock::system());
+        let (script, channels) = (Script { text: script, sharded: None }, Arc::default());
+        let sessions = Sessions::new(connector, script, None, channels, Clock::system());
         sessions.current(sessions.deadline()).await?;
         Ok(Self { sessions })
     }
@@ -50,7 +53,8 @@ impl ScriptClient {
 
     /// Runs the script once. An error means that it was not sent, or has done nothing.
     pub(crate) async fn run(&self, key: &str, arguments: &[&[u8]]) -> Result<ScriptOutcome> {
-        let step = Step { keys: &[key], arguments, needs_end: false, alone: true, pushes: false };
+        let sharing = Sharing::of_one_server(true);
+        let step = Step { keys: &[key], arguments, needs_end: false, sharing, pushes: false };
         let called =
             self.sessions.call(self.sessions.deadline(), false, |session, sent, _| session.send(&step, sent));
         match called.await {

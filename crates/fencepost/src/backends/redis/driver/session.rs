@@ -3,7 +3,8 @@
 //! Each runtime has a session of its own. Every new connection is greeted: that is where a restarted server,
 //! a replica or a changed configuration is noticed.
 
-use std::sync::{Arc, Mutex};
+use std::iter;
+use std::sync::{Arc, Mutex, Once};
 
 use tokio::sync::watch;
 
@@ -12,9 +13,11 @@ use super::connection::{self, Connection, Reply};
 use super::connector::Connector;
 use super::per_runtime::{PerRuntime, new_channel};
 use super::resp::Value;
+use super::shard_channels::ShardChannels;
 use crate::backends::redis::config::Config;
 use crate::backends::redis::errors;
 use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::keeper::Keeper;
 use crate::runtime::sync::lock;
 use crate::{Error, Result, format_duration};
 
@@ -22,32 +25,53 @@ use crate::{Error, Result, format_duration};
 /// others are put together.
 const MOST_STEPS: usize = connection::AT_A_TIME;
 
+/// The first version with channels of shards.
+const SHARDED: (u32, u32) = (7, 0);
+
 /// Called with what the server pushes.
 pub(in crate::backends) type OnPush = Arc<dyn Fn(&[Value]) + Send + Sync>;
 
 /// The sessions with one server.
 pub(in crate::backends) struct Sessions {
     pub(in crate::backends) connector: Connector,
-    script: &'static str,
+    script: Script,
     /// Without one, nothing is subscribed to.
     on_push: Option<OnPush>,
+    channels: Arc<Channels>,
     slots: PerRuntime<RuntimeSlot>,
     clock: Clock,
+    keeper_connects: Once,
+}
+
+/// The channel of each runtime, the same on every server. It stays the same while connections come and go:
+/// what the servers keep names it.
+pub(in crate::backends) type Channels = PerRuntime<String>;
+
+/// The channel of the current runtime.
+pub(in crate::backends) fn channel(channels: &Channels) -> Arc<String> {
+    channels.current(|_| false, new_channel)
+}
+
+/// The script that is called.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::backends) struct Script {
+    pub(in crate::backends) text: &'static str,
+    /// What a server with channels of shards gets instead.
+    pub(in crate::backends) sharded: Option<&'static str>,
 }
 
 /// The session of one runtime, over all its connections.
 #[derive(Debug)]
 pub(in crate::backends) struct RuntimeSlot {
-    /// Where the server pushes messages for this runtime. It stays the same while connections come and go:
-    /// what the server keeps names it.
-    pub(in crate::backends) channel: String,
+    /// Where the server pushes messages for this runtime.
+    channel: Arc<String>,
     current: Mutex<Option<Arc<Session>>>,
     connecting: tokio::sync::Mutex<()>,
 }
 
 impl RuntimeSlot {
-    fn new() -> Self {
-        Self { channel: new_channel(), current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    fn new(channel: Arc<String>) -> Self {
+        Self { channel, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     fn usable(&self) -> Option<Arc<Session>> {
@@ -58,10 +82,13 @@ impl RuntimeSlot {
 /// A greeted connection.
 #[derive(Debug)]
 pub(in crate::backends) struct Session {
-    connection: Connection,
+    pub(super) connection: Connection,
     script: Arc<BatchedScript>,
+    text: &'static str,
     /// Closed with the connection.
     ended: watch::Receiver<()>,
+    /// Where the server has channels of shards.
+    pub(super) shard_channels: Option<Arc<ShardChannels>>,
 }
 
 /// The reply to a script call.
@@ -88,6 +115,17 @@ pub(in crate::backends) enum NoReply {
     TimedOut(String),
 }
 
+impl NoReply {
+    /// What it means for the caller.
+    pub(in crate::backends) fn into_error(self, config: &Config) -> Error {
+        match self {
+            Self::NoSession(error) => error,
+            Self::NotSent(why) | Self::Ended(why) | Self::TimedOut(why) => errors::unavailable(why, config),
+            Self::ReadOnly => errors::refusal("READONLY", config),
+        }
+    }
+}
+
 impl Session {
     /// Sends a step: in one call with others that are sent until the connection is next written to, or alone.
     /// The server gets steps in the order in which they are sent. Never waits.
@@ -100,6 +138,16 @@ impl Session {
         self.connection.join(&self.script, step, sent, call).map(|()| reply)
     }
 
+    /// Puts a plain command into the buffer.
+    pub(in crate::backends) fn command(&self, words: &[&str]) -> Result<Reply, String> {
+        self.connection.command(words)
+    }
+
+    /// Puts a plain command for a server that is only taking its slot over.
+    pub(in crate::backends) fn command_asking(&self, words: &[&str]) -> Result<Reply, String> {
+        self.connection.command_asking(words)
+    }
+
     /// Waits until the connection has ended.
     pub(in crate::backends) async fn ended(&self) {
         let _ = self.ended.clone().changed().await;
@@ -109,11 +157,13 @@ impl Session {
 impl Sessions {
     pub(in crate::backends) fn new(
         connector: Connector,
-        script: &'static str,
+        script: Script,
         on_push: Option<OnPush>,
+        channels: Arc<Channels>,
         clock: Clock,
     ) -> Self {
-        Self { connector, script, on_push, slots: PerRuntime::new(), clock }
+        let (slots, keeper_connects) = (PerRuntime::default(), Once::new());
+        Self { connector, script, on_push, channels, slots, clock, keeper_connects }
     }
 
     pub(in crate::backends) fn config(&self) -> &Config {
@@ -146,7 +196,7 @@ impl Sessions {
                 let unloaded = text.starts_with("NOSCRIPT");
                 if unloaded {
                     // The next call goes right after it.
-                    let _load = session.connection.command(&["SCRIPT", "LOAD", self.script]);
+                    let _load = session.command(&["SCRIPT", "LOAD", session.text]);
                 }
                 // Of all keys in one call, one was not allowed.
                 if unloaded || repeatable && text.starts_with("NOPERM") {
@@ -168,7 +218,7 @@ impl Sessions {
     pub(in crate::backends) async fn ask(&self, commands: &[&[&str]]) -> Result<Vec<Value>> {
         let mut earlier = Vec::new();
         let last = self.call(self.deadline(), true, |session, _, _| {
-            let replies = commands.iter().map(|words| session.connection.command(words));
+            let replies = commands.iter().map(|words| session.command(words));
             earlier = replies.collect::<Result<_, _>>()?;
             earlier.pop().ok_or_else(|| "nothing was asked".to_owned())
         });
@@ -235,11 +285,19 @@ impl Sessions {
 
     async fn greet(&self, channel: &str) -> Result<Session> {
         let (open, ended) = watch::channel(());
-        let on_push = self.on_push.clone();
+        let (on_push, shard_channels) = (self.on_push.clone(), Arc::<ShardChannels>::default());
+        let listened = shard_channels.clone();
         let (connection, drive) = Connection::new(self.connector.open().await?, move |push| {
             let _while_open = &open;
-            if let Some(on_push) = &on_push {
-                on_push(&push);
+            match push.as_slice() {
+                [kind, channel, _] if kind.as_text() == Some("sunsubscribe") => {
+                    listened.ended(channel.as_text().unwrap_or_default());
+                }
+                push => {
+                    if let Some(on_push) = &on_push {
+                        on_push(push);
+                    }
+                }
             }
         });
         tokio::spawn(drive);
@@ -249,27 +307,45 @@ impl Sessions {
             Some(_) => (Some(channel), &publish),
             None => (None, &["PING"]),
         };
-        let mut greeting = self.connector.greet(&connection, channel, &[self.script], last).await?;
+        let scripts: Vec<_> = iter::once(self.script.text).chain(self.script.sharded).collect();
+        let mut greeting = self.connector.greet(&connection, channel, &scripts, last).await?;
         tracing::debug!(store = %self.config().label, "connected");
-        let name = greeting.scripts.pop().unwrap_or_default();
-        let script = Arc::new(BatchedScript { name, most: MOST_STEPS, ..BatchedScript::default() });
-        Ok(Session { connection, script, ended })
+        let sharded = self.script.sharded.filter(|_| greeting.version >= SHARDED);
+        let name = greeting.scripts.swap_remove(usize::from(sharded.is_some()));
+        let (most, replicas) = (MOST_STEPS, self.config().replicas);
+        let script = Arc::new(BatchedScript { name, most, replicas, ..BatchedScript::default() });
+        let (text, shard_channels) = (sharded.unwrap_or(self.script.text), sharded.map(|_| shard_channels));
+        Ok(Session { connection, script, text, ended, shard_channels })
     }
 
     /// The slot of the current runtime.
     pub(in crate::backends) fn slot(&self) -> Arc<RuntimeSlot> {
-        self.slots.current(|slot| slot.usable().is_some(), RuntimeSlot::new)
+        let make = || RuntimeSlot::new(self.channel());
+        self.slots.current(|slot| slot.usable().is_some(), make)
     }
+
+    /// The channel of the current runtime.
+    pub(in crate::backends) fn channel(&self) -> Arc<String> {
+        channel(&self.channels)
+    }
+
 
     /// What a missing reply means for the caller.
     pub(in crate::backends) fn error(&self, error: NoReply) -> Error {
-        match error {
-            NoReply::NoSession(error) => error,
-            NoReply::NotSent(why) | NoReply::Ended(why) | NoReply::TimedOut(why) => {
-                self.connector.unavailable(why)
-            }
-            NoReply::ReadOnly => self.connector.refusal("READONLY"),
-        }
+        error.into_error(self.config())
+    }
+
+    /// Lets the keeper connect, once, before its first renewal: after a push there is little time for that
+    /// one.
+    pub(in crate::backends) fn connect_on(self: &Arc<Self>, keeper: &Keeper) {
+        self.keeper_connects.call_once(|| {
+            let sessions = self.clone();
+            keeper.spawn(async move {
+                if let Err(error) = sessions.current(sessions.deadline()).await {
+                    tracing::debug!(%error, "the keeper could not connect yet");
+                }
+            });
+        });
     }
 
     /// Ends all connections.
