@@ -19,7 +19,7 @@ pub(in crate::backends) const PARAMETERS: &[Parameter] =
 
 /// And one of a cluster.
 pub(in crate::backends) const CLUSTER_PARAMETERS: &[Parameter] =
-    &[TIMEOUT, PREFIX, KEYS, ALLOW, REPLICAS, CA, CERT, KEY, SERVER_NAME];
+    &[TIMEOUT, PREFIX, KEYS, ALLOW_CLUSTER, REPLICAS, CA, CERT, KEY, SERVER_NAME];
 
 const TIMEOUT: Parameter =
     Parameter::new("timeout", "2s", "the longest that a connect or one round trip may take");
@@ -30,6 +30,11 @@ const KEYS: Parameter =
     Parameter::new("keys", "lock", "`plain` makes the bare name the key, as clients of other make have it");
 const ALLOW: Parameter =
     Parameter::new("allow", "", "accepts a server that is `evicting` or a `replica`: exclusion is gone then");
+const ALLOW_CLUSTER: Parameter = Parameter::new(
+    "allow",
+    "",
+    "accepts servers that are `evicting`, and without a warning a `failover` that breaks exclusion",
+);
 const REPLICAS: Parameter =
     Parameter::new("replicas", "0", "how many replicas must have a grant before it counts");
 const CA: Parameter =
@@ -54,6 +59,7 @@ pub(in crate::backends) struct Config {
     pub(in crate::backends) timeout: Duration,
     pub(in crate::backends) allow_evicting: bool,
     pub(in crate::backends) allow_replica: bool,
+    pub(in crate::backends) allow_failover: bool,
     /// What a grant has to reach before it counts.
     pub(in crate::backends) replicas: Option<Replicas>,
     pub(in crate::backends) tls: Option<TlsSettings>,
@@ -87,13 +93,16 @@ impl Config {
         if timeout < Duration::from_millis(1) {
             return Err(Error::invalid("parameter `timeout` must be at least 1ms"));
         }
-        let (mut allow_evicting, mut allow_replica) = (false, false);
+        let (mut allow_evicting, mut allow_replica, mut allow_failover) = (false, false, false);
         for word in url.take("allow").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
             match word {
                 "evicting" => allow_evicting = true,
                 "replica" => allow_replica = true,
+                "failover" if url.scheme.ends_with("+cluster") => allow_failover = true,
                 _ => {
-                    let message = format!("parameter `allow` takes `evicting` and `replica`, not `{word}`");
+                    let third = if url.scheme.ends_with("+cluster") { ", `failover`" } else { "" };
+                    let message =
+                        format!("parameter `allow` takes `evicting`, `replica`{third}, not `{word}`");
                     return Err(Error::invalid(message));
                 }
             }
@@ -124,6 +133,7 @@ impl Config {
             timeout,
             allow_evicting,
             allow_replica,
+            allow_failover,
             replicas,
             tls,
             seeds,

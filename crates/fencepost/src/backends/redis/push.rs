@@ -31,10 +31,10 @@ impl PushRouter {
         PushSlot { router: self.clone(), owner, pushed }
     }
 
-    /// Takes in a push: `message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON" | "free OWNER "`.
+    /// Takes in a push: `[s]message CHANNEL "granted OWNER TOKEN" | "revoked OWNER REASON" | "free OWNER "`.
     pub(in crate::backends) fn deliver(&self, push: &[Value]) {
         let [kind, _, message] = push else { return };
-        if kind.as_text() != Some("message") {
+        if !matches!(kind.as_text(), Some("message" | "smessage")) {
             return;
         }
         let mut words = message.as_text().unwrap_or_default().splitn(3, ' ');

@@ -105,7 +105,9 @@ impl Cluster {
         // One master tells at once what is wrong with the login or the settings.
         let Some(first) = cluster.masters()?.pop() else { return Err(cluster.unavailable("it has no master".to_owned())) };
         first.current(first.deadline()).await?;
-        let _ = cluster.settings.set(Settings::read(&first).await);
+        if !cluster.config.allow_failover {
+            let _ = cluster.settings.set(Settings::read(&first).await);
+        }
         Ok(cluster)
     }
 

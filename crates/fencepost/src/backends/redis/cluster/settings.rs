@@ -77,7 +77,7 @@ impl Settings {
         }
         for (warning, once) in self.warnings(ttl).into_iter().zip(&self.warned) {
             if let Some(warning) = warning {
-                once.call_once(|| tracing::warn!(store, "{warning}"));
+                once.call_once(|| tracing::warn!(store, "{warning} (or add `allow=failover` to the URL)"));
             }
         }
     }
