@@ -72,8 +72,8 @@ impl Cluster {
         }
     }
 
-    /// Moves slots to another master as `redis-cli --cluster reshard` does, one after the other; each stays on
-    /// its way for at least so long, with a key moved now and then.
+    /// Moves slots to another master as `redis-cli --cluster reshard` does, one after the other; each stays
+    /// on its way for at least so long, with a key moved now and then.
     ///
     /// # Panics
     /// If a node refuses.

@@ -21,8 +21,8 @@ use view::Seen;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A running cluster. The first nodes are its masters at the start, the others their replicas: with three
-/// masters `cluster[4]` begins as a replica of `cluster[1]`. Dropping it kills the processes and removes their
-/// folders.
+/// masters `cluster[4]` begins as a replica of `cluster[1]`. Dropping it kills the processes and removes
+/// their folders.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
