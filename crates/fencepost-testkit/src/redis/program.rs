@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The program that servers run unless told otherwise: what `FENCEPOST_REDIS_SERVER` names, or `redis-server`.
+/// The program that servers run unless told otherwise: what `FENCEPOST_REDIS_SERVER` names, else
+/// `redis-server`.
 pub fn program() -> PathBuf {
     named("FENCEPOST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
