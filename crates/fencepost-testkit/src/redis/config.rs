@@ -1,7 +1,7 @@
 //! How a server shall be started. Written to a file, so that no password shows in the process list.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Server;
 use crate::Certificates;
@@ -13,6 +13,11 @@ pub struct Config {
     pub(super) login: Option<(Option<String>, String)>,
     pub(super) tls: Option<Tls>,
     pub(super) movable_clock: bool,
+    /// What to run, if not the usual program.
+    pub(super) program: Option<PathBuf>,
+    /// Those of another server, to be shared.
+    pub(super) certificates: Option<Certificates>,
+    pub(super) is_in_cluster: bool,
     lines: Vec<String>,
 }
 
@@ -30,13 +35,17 @@ impl Config {
     /// Asks every client for this password.
     pub fn password(mut self, password: &str) -> Self {
         self.login = Some((None, password.to_owned()));
-        self.line(format!("requirepass {password}"))
+        // The second is what a replica logs in with, at a master that asks for the same.
+        self.line(format!("requirepass {password}")).line(format!("masterauth {password}"))
     }
 
     /// Lets in one user with this password and nobody else.
     pub fn user(mut self, user: &str, password: &str) -> Self {
         self.login = Some((Some(user.to_owned()), password.to_owned()));
-        self.line("user default off").line(format!("user {user} on >{password} ~* &* +@all"))
+        self.line("user default off")
+            .line(format!("user {user} on >{password} ~* &* +@all"))
+            .line(format!("masteruser {user}"))
+            .line(format!("masterauth {password}"))
     }
 
     /// Speaks TLS only.
@@ -76,6 +85,23 @@ impl Config {
         self.line("jemalloc-bg-thread no")
     }
 
+    /// Runs this program, one of [`programs`](super::programs).
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// Makes it a node of a cluster.
+    pub(super) fn cluster(mut self) -> Self {
+        self.is_in_cluster = true;
+        self.line("cluster-enabled yes")
+            .line("cluster-node-timeout 3000")
+            .line("cluster-require-full-coverage no")
+            // A replica that has been cut off for long may be promoted all the same.
+            .line("cluster-replica-validity-factor 0")
+            .line("repl-diskless-sync-delay 0")
+    }
+
     /// Adds a line to `redis.conf`.
     pub fn line(mut self, line: impl Into<String>) -> Self {
         self.lines.push(line.into());
@@ -112,6 +138,13 @@ impl Config {
                 line(&format!("tls-cert-file \"{}\"", files.server.display()));
                 line(&format!("tls-key-file \"{}\"", files.server_key.display()));
                 line(&format!("tls-auth-clients {}", if tls.client_certificate { "yes" } else { "no" }));
+                if self.is_in_cluster {
+                    line(&"tls-cluster yes");
+                    line(&"tls-replication yes");
+                    // To each other they are clients.
+                    line(&format!("tls-client-cert-file \"{}\"", files.client.display()));
+                    line(&format!("tls-client-key-file \"{}\"", files.client_key.display()));
+                }
             }
             _ => line(&format!("port {port}")),
         }

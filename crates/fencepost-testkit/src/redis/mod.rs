@@ -1,9 +1,11 @@
 //! A real `redis-server` on a loopback port and a unix socket, without persistence unless asked for.
 
+pub mod cluster;
 mod config;
 mod harness;
 mod local;
 mod nodes;
+mod program;
 mod resp;
 
 use std::fs;
@@ -13,9 +15,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+pub use cluster::Cluster;
 pub use config::Config;
 pub use local::{LOCAL, LOCAL_REDLOCK};
 pub use nodes::Nodes;
+pub(crate) use program::which;
+pub use program::{is_installed, program, programs, redis_6, valkey};
 pub use resp::Reply;
 
 use crate::eventually::{LIMIT, within};
@@ -50,18 +55,20 @@ impl Server {
 
     fn start_with(config: Config) -> Self {
         assert!(
-            is_installed(),
+            config.program.is_some() || is_installed(),
             "redis-server is not installed; run `make deps`, or install the Debian package `redis-server`"
         );
         let folder = Folder::new("redis");
-        let certificates = config.tls.map(|tls| match tls.expired {
-            false => Certificates::make(folder.path()),
-            true => Certificates::make_expired(folder.path()),
+        let certificates = config.certificates.clone().or_else(|| {
+            config.tls.map(|tls| match tls.expired {
+                false => Certificates::make(folder.path()),
+                true => Certificates::make_expired(folder.path()),
+            })
         });
         let clock = config.movable_clock.then(|| Clock::make(folder.path()));
         let mut server = Self { config, port: 0, certificates, clock, process: None, folder };
         for _ in 0..10 {
-            server.port = port::free();
+            server.port = if server.config.is_in_cluster { port::free_with_bus() } else { port::free() };
             if server.launch() {
                 return server;
             }
@@ -80,7 +87,9 @@ impl Server {
         let variables = self.clock.iter().flat_map(Clock::environment);
         let environment: Vec<_> =
             variables.map(|(name, value)| format!("{name}={}", value.display())).collect();
-        let process = Process::start(self.folder.path(), &environment, "redis-server", &[file]);
+        let program = self.config.program.clone().unwrap_or_else(program);
+        let program = program.to_str().expect("a program with an UTF-8 path");
+        let process = Process::start(self.folder.path(), &environment, program, &[file]);
         // The server opens its ports before the socket, so one that answers there has them.
         let answered = within(LIMIT, &mut || process.is_dead() || self.ping()) && !process.is_dead();
         if answered && self.clock.is_some() {
@@ -91,8 +100,7 @@ impl Server {
     }
 
     fn ping(&self) -> bool {
-        let answer =
-            self.connect(Duration::from_secs(1)).and_then(|mut connection| connection.call(&["PING"]));
+        let answer = self.ask(&["PING"], Duration::from_secs(1));
         matches!(answer, Ok(Reply::Text(text)) if text == "PONG")
     }
 
@@ -160,6 +168,11 @@ impl Server {
         self.process().pid()
     }
 
+    /// Whether it runs and does not stand still.
+    pub fn is_up(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !matches!(process.state(), None | Some('T' | 'Z')))
+    }
+
     /// What it has printed so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
@@ -205,6 +218,8 @@ impl Server {
     pub fn restart_empty(&mut self) {
         self.kill();
         let _ = fs::remove_file(self.dump());
+        let _ = fs::remove_file(self.folder.path().join("appendonly.aof"));
+        let _ = fs::remove_dir_all(self.folder.path().join("appendonlydir"));
         self.restart();
     }
 
@@ -247,8 +262,12 @@ impl Server {
     /// # Panics
     /// If the server does not answer.
     pub fn call(&self, words: &[&str]) -> Reply {
-        let answer = self.connect(LIMIT).and_then(|mut connection| connection.call(words));
-        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.ask(words, LIMIT).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// The same, without an answer if none comes for so long.
+    fn ask(&self, words: &[&str], patience: Duration) -> std::io::Result<Reply> {
+        self.connect(patience)?.call(words)
     }
 
     /// All keys, sorted.
@@ -303,16 +322,6 @@ impl Server {
     fn process(&self) -> &Process {
         self.process.as_ref().expect("the server runs")
     }
-}
-
-/// Whether a server can be started on this machine.
-pub fn is_installed() -> bool {
-    which("redis-server")
-}
-
-pub(crate) fn which(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 #[cfg(test)]
