@@ -153,9 +153,15 @@ const SCRIPT: &str = include_str!("scripts/ops.lua");
 /// those, in the shard of the lock. A plain message would go to every node.
 static SHARDED: LazyLock<String> = LazyLock::new(|| {
     let replaced = [
-        ("head ~= who and sub(head, 38, 53)", "head ~= who and string.match(fence, '^[^}]*}') .. sub(head, 38, 53)"),
+        (
+            "head ~= who and sub(head, 38, 53)",
+            "head ~= who and string.match(fence, '^[^}]*}') .. sub(head, 38, 53)",
+        ),
         ("'NUMSUB', channel", "'SHARDNUMSUB', channel"),
-        ("'NUMSUB', sub(first, 38, 53)", "'SHARDNUMSUB', string.match(fence, '^[^}]*}') .. sub(first, 38, 53)"),
+        (
+            "'NUMSUB', sub(first, 38, 53)",
+            "'SHARDNUMSUB', string.match(fence, '^[^}]*}') .. sub(first, 38, 53)",
+        ),
         ("redis.pcall('PUBLISH', channel", "redis.pcall('SPUBLISH', channel"),
         ("' ' .. channel or ''", "' ' .. sub(head, 38, 53) or ''"),
     ];

@@ -160,7 +160,8 @@ impl Config {
     fn replicas(url: &mut StoreUrl, timeout: Duration) -> Result<Option<Replicas>> {
         let Some(text) = url.take("replicas") else { return Ok(None) };
         let count = text.parse().ok().filter(|count| *count <= 100);
-        let count = count.ok_or_else(|| Error::invalid("parameter `replicas` takes a number, 100 at most"))?;
+        let count =
+            count.ok_or_else(|| Error::invalid("parameter `replicas` takes a number, 100 at most"))?;
         // Nothing else goes over the connection meanwhile.
         Ok((count > 0).then_some(Replicas { count, within: timeout / 4 }))
     }

@@ -23,7 +23,7 @@ pub(super) fn check(info: &str, config: &Config) -> Result<(u32, u32)> {
         return Err(cluster(store));
     }
     if !is_cluster && config.is_cluster() && field(info, "cluster_enabled").is_some() {
-        return Err(Error::config(format!("{store} is no cluster; write `redis://` for one server")));
+        return Err(no_cluster(store));
     }
     if field(info, "role") == Some("slave") && !config.allow_replica {
         // Of a cluster it was the master until now.
@@ -63,9 +63,14 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
         "READONLY" | "MOVED" | "ASK" if config.is_cluster() => unavailable(text, config),
         "READONLY" => replica(store),
         "MOVED" | "ASK" => cluster(store),
-        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "NOREPLICAS" | batch::UNREPLICATED => {
-            unavailable(text, config)
-        }
+        "LOADING"
+        | "BUSY"
+        | "MASTERDOWN"
+        | "CLUSTERDOWN"
+        | "TRYAGAIN"
+        | "NOREPLICAS"
+        | batch::UNREPLICATED => unavailable(text, config),
+        "ERR" if text.contains("cluster support disabled") => no_cluster(store),
         // Only `SELECT` speaks of it.
         "ERR" if text.contains("DB index") => Error::config(format!(
             "{store} has no database {} ({text}); choose a smaller number in the URL, or raise \
@@ -102,6 +107,10 @@ fn cluster(store: &str) -> Error {
     Error::config(format!(
         "{store} is a node of a Redis Cluster; write `redis+cluster://` in front of its address"
     ))
+}
+
+fn no_cluster(store: &str) -> Error {
+    Error::config(format!("{store} is no cluster; write `redis://` for one server"))
 }
 
 #[cfg(test)]

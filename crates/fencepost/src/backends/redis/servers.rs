@@ -10,9 +10,9 @@ use super::driver::connection::Reply;
 use super::driver::connector::Connector;
 use super::driver::resp::Value;
 use super::driver::session::{Channels, NoReply, OnPush, Script, ScriptReply, Session, Sessions};
+use crate::Result;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::keeper::Keeper;
-use crate::Result;
 
 #[derive(Debug)]
 pub(super) enum Servers {
@@ -71,9 +71,8 @@ impl Servers {
     ) -> Result<ScriptReply, NoReply> {
         match self {
             Self::One(sessions) => {
-                let post = |session: &Arc<Session>, sent, alone| {
-                    post(session, sent, Sharing::of_one_server(alone))
-                };
+                let post =
+                    |session: &Arc<Session>, sent, alone| post(session, sent, Sharing::of_one_server(alone));
                 sessions.call(deadline, repeatable, post).await
             }
             // Boxed: one server should not pay for the size of it.

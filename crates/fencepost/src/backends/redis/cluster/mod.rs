@@ -103,7 +103,9 @@ impl Cluster {
         });
         cluster.learn(cluster.config.seeds.clone()).await?;
         // One master tells at once what is wrong with the login or the settings.
-        let Some(first) = cluster.masters()?.pop() else { return Err(cluster.unavailable("it has no master".to_owned())) };
+        let Some(first) = cluster.masters()?.pop() else {
+            return Err(cluster.unavailable("it has no master".to_owned()));
+        };
         first.current(first.deadline()).await?;
         if !cluster.config.allow_failover {
             let _ = cluster.settings.set(Settings::read(&first).await);
@@ -227,7 +229,8 @@ impl Cluster {
         for (address, (node, indices)) in nodes {
             let words: Vec<_> = indices.iter().map(|index| commands[*index].1).collect();
             // What went wrong is told by the second try.
-            for (index, reply) in indices.into_iter().zip(node.sessions.ask(&words).await.unwrap_or_default()) {
+            for (index, reply) in indices.into_iter().zip(node.sessions.ask(&words).await.unwrap_or_default())
+            {
                 replies[index] = Some(reply).filter(|reply| Redirect::read(reply, &address).is_none());
             }
         }

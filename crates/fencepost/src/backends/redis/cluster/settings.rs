@@ -46,7 +46,8 @@ impl Settings {
 
     /// What to tell about locks of this ttl: that a failover may break them, and that they are short.
     fn warnings(&self, ttl: Duration) -> [Option<String>; 2] {
-        let longest = self.node_timeout.zip(self.lag).map(|(timeout, lag)| timeout.saturating_sub(lag + MARGIN));
+        let longest =
+            self.node_timeout.zip(self.lag).map(|(timeout, lag)| timeout.saturating_sub(lag + MARGIN));
         let breakable = match longest {
             _ if self.unbounded => Some(
                 "a failover can give a lock to a second holder: set `min-replicas-to-write 1` and \
@@ -104,7 +105,9 @@ mod tests {
 
     #[test]
     fn a_master_that_goes_on_without_replicas_is_warned_about_and_what_is_not_told_is_not() {
-        for settings in [Settings::new(Some(15_000), Some(0), Some(10)), Settings::new(None, Some(1), Some(0))] {
+        for settings in
+            [Settings::new(Some(15_000), Some(0), Some(10)), Settings::new(None, Some(1), Some(0))]
+        {
             let [Some(breakable), None] = settings.warnings(seconds(10)) else { panic!() };
             assert!(breakable.contains("min-replicas-to-write 1"), "{breakable}");
         }

@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn slots_are_those_that_servers_have() {
-        for (key, slot) in [("123456789", 12_739), ("foo", 12_182), ("{foo}:bar", 12_182), ("lock:a", 13_374)] {
+        for (key, slot) in [("123456789", 12_739), ("foo", 12_182), ("{foo}:bar", 12_182), ("lock:a", 13_374)]
+        {
             assert_eq!(of(key), slot, "{key}");
         }
         assert_eq!(of("{lock:a}:waiting"), of("lock:a"));
@@ -179,7 +180,9 @@ mod tests {
         assert_eq!((map.owner(99).unwrap().1, map.owner(98).unwrap().1, map.masters().len()), (5, 1, 3));
         let gap = SlotMap::read(&Value::List(vec![range(1, 16_383, vec![node("a", 1)])]), &asked()).unwrap();
         assert!(!gap.is_whole() && gap.owner(0).is_none());
-        for odd in [range(0, 16_384, vec![node("a", 1)]), range(9, 1, vec![node("a", 1)]), range(0, 1, vec![])] {
+        for odd in
+            [range(0, 16_384, vec![node("a", 1)]), range(9, 1, vec![node("a", 1)]), range(0, 1, vec![])]
+        {
             assert_eq!(SlotMap::read(&Value::List(vec![odd]), &asked()), None);
         }
         assert_eq!(SlotMap::read(&Value::List(Vec::new()), &asked()), None);

@@ -261,7 +261,12 @@ mod tests {
         assert!(matches!(pending[1].kind, Expected::Replicated(2, None)));
         // What only gives back is not waited for.
         let (mut batch, mut out) = (ScriptBatch::default(), Vec::new());
-        batch.push(&script, &Step { pushes: true, ..step(&["a"], &[], false) }, Moment::NEVER, Box::new(drop));
+        batch.push(
+            &script,
+            &Step { pushes: true, ..step(&["a"], &[], false) },
+            Moment::NEVER,
+            Box::new(drop),
+        );
         batch.finish(&mut out, &mut pending);
         assert_eq!(out, encoded(&["EVALSHA", "sha", "1", "a"]));
     }

@@ -329,7 +329,6 @@ impl Sessions {
         channel(&self.channels)
     }
 
-
     /// What a missing reply means for the caller.
     pub(in crate::backends) fn error(&self, error: NoReply) -> Error {
         error.into_error(self.config())

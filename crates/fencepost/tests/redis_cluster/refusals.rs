@@ -1,0 +1,43 @@
+//! What is no cluster, and what is one.
+
+use fencepost::{Error, Locks};
+use fencepost_testkit::redis::{Cluster, Server};
+
+#[tokio::test]
+async fn each_of_the_two_schemes_names_the_other_where_that_is_meant() {
+    let (server, cluster) = (Server::start(), Cluster::start(2, 0));
+    let one = Locks::connect(&format!("redis+cluster://{}", server.addr())).await.unwrap_err();
+    assert!(matches!(one, Error::Config { .. }) && one.to_string().contains("`redis://`"), "{one:?}");
+    let many = Locks::connect(&format!("redis://{}", cluster[0].addr())).await.unwrap_err();
+    assert!(
+        matches!(many, Error::Config { .. }) && many.to_string().contains("`redis+cluster://`"),
+        "{many:?}"
+    );
+}
+
+#[tokio::test]
+async fn one_node_leads_to_all_others_and_dead_ones_are_passed_over() {
+    let cluster = Cluster::start(3, 1);
+    for node in cluster.iter() {
+        // A replica, too.
+        let locks = Locks::connect(&cluster.url_at(&node.addr().to_string())).await.unwrap();
+        for name in ["a", "b", "c", "d"] {
+            locks.lock(name).acquire().await.unwrap().release().await.unwrap();
+        }
+    }
+    let nearly_dead = format!("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,{}", cluster[0].addr());
+    Locks::connect(&cluster.url_at(&nearly_dead)).await.unwrap();
+    let dead = Locks::connect(&cluster.url_at("127.0.0.1:1,127.0.0.1:2")).await.unwrap_err();
+    assert!(matches!(dead, Error::Unavailable { .. }), "{dead:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_at_once() {
+    let cluster = Cluster::start_with(2, 0, |config| config.password("right"));
+    let addr = cluster[0].addr();
+    let error = Locks::connect(&format!("redis+cluster://:wrong@{addr}")).await.unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(!error.to_string().contains("wrong@"), "{error}");
+    let locks = Locks::connect(&cluster.url()).await.unwrap();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}

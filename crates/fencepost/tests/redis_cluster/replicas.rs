@@ -1,0 +1,72 @@
+//! Grants that count only once replicas have them.
+
+use fencepost::{Error, Locks};
+use fencepost_testkit::redis::Cluster;
+
+use crate::harness::{bounded, ms, secs, slot_of, until};
+
+#[tokio::test]
+async fn a_grant_that_no_replica_has_is_undone() {
+    let cluster = Cluster::start(2, 1);
+    let locks = Locks::connect(&format!("{}?replicas=1&timeout=4s", cluster.url())).await.unwrap();
+    let at = cluster.master_of(slot_of("a"));
+    let first = locks.lock("a").acquire().await.unwrap();
+    first.release().await.unwrap();
+    for replica in cluster.replicas_of(at) {
+        cluster[replica].pause();
+    }
+    let error = locks.lock("a").try_acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    until("it is given back", async || cluster[at].cli(&["EXISTS", "lock:a"]).trim() == "0").await;
+    for replica in cluster.replicas_of(at) {
+        cluster[replica].resume();
+    }
+    until("it is granted again", async || matches!(locks.lock("a").try_acquire().await, Ok(Some(_)))).await;
+}
+
+#[tokio::test]
+async fn a_renewal_that_no_replica_has_does_not_count() {
+    let cluster = Cluster::start(2, 1);
+    let locks = Locks::connect(&format!("{}?replicas=1&timeout=1s", cluster.url())).await.unwrap();
+    let at = cluster.master_of(slot_of("a"));
+    let guard = locks.lock("a").ttl(secs(3)).renew_every(ms(200)).acquire().await.unwrap();
+    until("it is renewed", async || locks.stats().renewed > 2).await;
+    for replica in cluster.replicas_of(at) {
+        cluster[replica].pause();
+    }
+    until("it is lost", async || guard.state().is_lost()).await;
+    for replica in cluster.replicas_of(at) {
+        cluster[replica].resume();
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_pushed_the_lock_makes_sure_that_replicas_have_it() {
+    let cluster = Cluster::start(2, 1);
+    let locks = Locks::connect(&format!("{}?replicas=1", cluster.url())).await.unwrap();
+    let at = cluster.master_of(slot_of("a"));
+    let held = locks.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let lock = locks.lock("a");
+        async move { lock.acquire().await }
+    });
+    until("it waits", async || cluster[at].cli(&["LLEN", "{lock:a}:waiting"]).trim() == "1").await;
+    held.release().await.unwrap();
+    let guard = bounded("it is served", waiter).await.unwrap().unwrap();
+    guard.check().unwrap();
+}
+
+/// A server that refuses to wait for replicas: the grant is undone, and nothing stays behind.
+#[tokio::test]
+async fn a_refused_wait_leaves_no_lock_behind() {
+    let cluster = Cluster::start(2, 1);
+    for node in cluster.iter() {
+        node.cli(&["ACL", "SETUSER", "app", "on", ">pw", "+@all", "-wait", "~*", "&*"]);
+    }
+    let addr = cluster[0].addr();
+    let locks = Locks::connect(&format!("redis+cluster://app:pw@{addr}?replicas=1")).await.unwrap();
+    let error = locks.lock("a").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("WAIT"), "{error}");
+    until("it is given back", async || cluster.keys_like("lock:*").is_empty()).await;
+}
