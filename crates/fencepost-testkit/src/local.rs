@@ -33,6 +33,7 @@ pub struct Store {
 pub const STORES: &[Kind] = &[
     Kind(&file::LOCAL),
     Kind(&redis::LOCAL),
+    Kind(&redis::cluster::LOCAL),
     Kind(&redis::LOCAL_REDLOCK),
     Kind(&postgres::LOCAL),
     Kind(&etcd::LOCAL),
@@ -48,6 +49,7 @@ macro_rules! for_each_store {
         $macro! {
             file "file",
             redis "redis",
+            redis_cluster "redis-cluster",
             redlock "redlock5",
             postgres "postgres",
             etcd "etcd1",
