@@ -23,7 +23,7 @@ pub struct Store {
     /// What its servers can be dealt so that the store's promises say what happens then.
     pub blows: &'static [Blow],
     /// Why two clients may believe that they hold a lock after a blow, where the store's promises say so, for
-    /// this ttl. The last argument: the server led the others, and another one does now.
+    /// this ttl. The last argument: the server led others, and another one does now.
     pub excuse: fn(Blow, Duration, bool) -> Option<(Cause, &'static str)>,
     /// Starts it to be held to its promises.
     pub harness: fn() -> Harness,
@@ -33,6 +33,7 @@ pub struct Store {
 pub const STORES: &[Kind] = &[
     Kind(&file::LOCAL),
     Kind(&redis::LOCAL),
+    Kind(&redis::cluster::LOCAL),
     Kind(&redis::LOCAL_REDLOCK),
     Kind(&postgres::LOCAL),
     Kind(&etcd::LOCAL),
@@ -48,6 +49,7 @@ macro_rules! for_each_store {
         $macro! {
             file "file",
             redis "redis",
+            redis_cluster "redis-cluster",
             redlock "redlock5",
             postgres "postgres",
             etcd "etcd1",
@@ -98,6 +100,17 @@ pub enum Blow {
     Pause,
     /// It is killed, and started again without its data.
     Empty,
+    /// Another one takes over from it by order, while it is well.
+    Failover,
+    /// What it has of locks goes to another one.
+    Reshard,
+}
+
+impl Blow {
+    /// Whether only one that leads others can be dealt it.
+    pub fn is_for_leaders(self) -> bool {
+        matches!(self, Self::Failover | Self::Reshard)
+    }
 }
 
 /// The servers of a store. They end with this value.
@@ -111,9 +124,41 @@ pub trait Servers: Debug + Send {
     /// One of them, counted from 0.
     fn get(&mut self, index: usize) -> &mut dyn Server;
 
-    /// Which one leads the others, where one does. All must run.
-    fn leader(&self) -> Option<usize> {
-        None
+    /// Which ones lead others, where some do. All must run.
+    fn leaders(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Begins a blow at one server.
+    fn strike(&mut self, blow: Blow, server: usize) {
+        match blow {
+            Blow::Pause => self.get(server).pause(),
+            Blow::Kill | Blow::Empty => self.get(server).kill(),
+            Blow::Failover | Blow::Reshard => unreachable!("only some stores can be dealt that"),
+        }
+    }
+
+    /// Whether a blow has its effect on a server right now: it stands still, or nobody listens at its port.
+    fn feels(&mut self, blow: Blow, server: usize) -> bool {
+        let server = self.get(server);
+        match blow {
+            Blow::Pause => state(server.pid()) == Some('T'),
+            _ => TcpStream::connect(server.addr()).is_err(),
+        }
+    }
+
+    /// Ends it: the server goes on, or is started again. Returns when it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    fn mend(&mut self, blow: Blow, server: usize) {
+        let server = self.get(server);
+        match blow {
+            Blow::Pause => server.resume(),
+            Blow::Kill => server.restart(),
+            Blow::Empty => server.restart_empty(),
+            Blow::Failover | Blow::Reshard => {}
+        }
     }
 
     /// What they have of locks whose names start so, beyond what clients show of holders; nothing where that
@@ -199,9 +244,9 @@ impl Local {
         self.servers.count()
     }
 
-    /// Which server leads the others, where one does. All must run.
-    pub fn leader(&self) -> Option<usize> {
-        self.servers.leader()
+    /// Which servers lead others, where some do. All must run.
+    pub fn leaders(&self) -> Vec<usize> {
+        self.servers.leaders()
     }
 
     /// One of its servers.
@@ -211,32 +256,20 @@ impl Local {
 
     /// Begins a blow at one server.
     pub fn strike(&mut self, blow: Blow, server: usize) {
-        match blow {
-            Blow::Pause => self.server(server).pause(),
-            Blow::Kill | Blow::Empty => self.server(server).kill(),
-        }
+        self.servers.strike(blow, server);
     }
 
-    /// Whether a blow has its effect on a server right now: it stands still, or nobody listens at its port.
+    /// Whether a blow has its effect on a server right now.
     pub fn feels(&mut self, blow: Blow, server: usize) -> bool {
-        let server = self.server(server);
-        match blow {
-            Blow::Pause => state(server.pid()) == Some('T'),
-            Blow::Kill | Blow::Empty => TcpStream::connect(server.addr()).is_err(),
-        }
+        self.servers.feels(blow, server)
     }
 
-    /// Ends it: the server goes on, or is started again. Returns when it answers.
+    /// Ends it. Returns when the server answers.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If it does not.
     pub fn mend(&mut self, blow: Blow, server: usize) {
-        let server = self.server(server);
-        match blow {
-            Blow::Pause => server.resume(),
-            Blow::Kill => server.restart(),
-            Blow::Empty => server.restart_empty(),
-        }
+        self.servers.mend(blow, server);
     }
 
     /// What the servers have of locks whose names start so, beyond what the store's clients show of holders;

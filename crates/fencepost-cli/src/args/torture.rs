@@ -49,7 +49,8 @@ pub(crate) struct Torture {
     pub(crate) clients: u32,
 
     /// What to break, with commas: none, pause, kill, cut (connections), and with --local server-pause,
-    /// server-kill, server-empty (loses its data) [default: all that the store allows]
+    /// server-kill, server-empty (loses its data), and of a cluster server-failover (to a replica) and
+    /// server-reshard (keys move) [default: all that the store allows]
     #[arg(long, value_name = "LIST")]
     pub(crate) faults: Option<String>,
 

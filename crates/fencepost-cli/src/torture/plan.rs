@@ -29,13 +29,15 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Pause,
         Self::Kill,
         Self::Cut,
         Self::Server(Blow::Pause),
         Self::Server(Blow::Kill),
         Self::Server(Blow::Empty),
+        Self::Server(Blow::Failover),
+        Self::Server(Blow::Reshard),
     ];
 
     /// What a fault was dealt as, by the kind that was noted. Cuts come in several manners.
@@ -51,6 +53,8 @@ impl Fault {
             Self::Server(Blow::Pause) => "server-pause",
             Self::Server(Blow::Kill) => "server-kill",
             Self::Server(Blow::Empty) => "server-empty",
+            Self::Server(Blow::Failover) => "server-failover",
+            Self::Server(Blow::Reshard) => "server-reshard",
         }
     }
 }

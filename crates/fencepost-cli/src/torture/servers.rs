@@ -47,13 +47,17 @@ impl ServerNemesis {
 
     fn strike(&mut self, blow: Blow) {
         let (ttl, count) = (self.plan.ttl, self.local.servers());
-        let leader = self.local.leader();
-        // The leader is where it hurts.
-        let aimed = leader.filter(|_| self.dice.in_hundred(50));
-        let server = aimed.unwrap_or_else(|| self.dice.below(count));
-        let led = leader == Some(server);
+        let leaders = self.local.leaders();
+        // A leader is where it hurts.
+        let aimed = !leaders.is_empty() && (blow.is_for_leaders() || self.dice.in_hundred(50));
+        let server = if aimed { leaders[self.dice.below(leaders.len())] } else { self.dice.below(count) };
+        let led = leaders.contains(&server);
         let name = if count == 1 { "the server".to_owned() } else { format!("server {}", server + 1) };
-        let name = if led { format!("{name} (the leader)") } else { name };
+        let name = match (led, leaders.len()) {
+            (false, _) => name,
+            (true, 1) => format!("{name} (the leader)"),
+            (true, _) => format!("{name} (a master)"),
+        };
         let kind = Fault::Server(blow).name();
         let excuse = self.kind.excuse(blow, ttl, led);
         let fault = locked(&self.shared.collector).begin(kind, Target::Server(name), excuse);
@@ -65,7 +69,7 @@ impl ServerNemesis {
         self.rest(ttl / 20, most);
         self.local.mend(blow, server);
         locked(&self.shared.collector).end(fault);
-        if led && self.local.leader() == Some(server) {
+        if led && self.local.leaders().contains(&server) {
             // A leader that nobody has replaced explains less.
             locked(&self.shared.collector).faults[fault].excuse = self.kind.excuse(blow, ttl, false);
         }

@@ -53,8 +53,8 @@ impl Servers for Cluster {
         &mut self[index]
     }
 
-    fn leader(&self) -> Option<usize> {
-        (self.iter().count() > 1).then(|| self.leader())
+    fn leaders(&self) -> Vec<usize> {
+        if self.iter().count() > 1 { vec![self.leader()] } else { Vec::new() }
     }
 
     fn entries(&self, prefix: &str) -> Vec<String> {

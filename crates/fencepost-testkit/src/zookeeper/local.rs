@@ -69,7 +69,7 @@ impl Servers for Ensemble {
         self.get_mut(index)
     }
 
-    fn leader(&self) -> Option<usize> {
-        Some(self.leader())
+    fn leaders(&self) -> Vec<usize> {
+        vec![self.leader()]
     }
 }

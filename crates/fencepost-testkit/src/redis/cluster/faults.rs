@@ -92,6 +92,13 @@ impl Cluster {
         self.settle();
     }
 
+    /// Whether slots can be moved at one moment: by Valkey 9.
+    pub fn can_move_at_once(&self) -> bool {
+        let version = self[0].info("server", "valkey_version");
+        let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+        major.is_some_and(|major| major >= 9)
+    }
+
     /// Moves slots to another master by `CLUSTER MIGRATESLOTS`, each at one moment. Valkey 9 only.
     ///
     /// # Panics

@@ -1,6 +1,8 @@
 //! A real Redis Cluster on loopback ports. It is formed with the plain commands of every version since 6.2.
 
 mod faults;
+mod harness;
+mod local;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -11,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use faults::Move;
+pub use local::LOCAL;
 pub use slot::{SLOTS, slot};
 
 use super::{Config, Reply, Server};
