@@ -18,6 +18,7 @@ pub use crate::runtime::clock::{Clock, Moment};
 pub use crate::runtime::fork::{PerProcess, generation};
 pub use crate::runtime::loss_signal::LossSignal;
 use crate::runtime::sync::lock;
+use crate::wait::PATIENCE;
 use crate::{FencingToken, Handle, Holder, Listing, Loss, Name, Owner, Result, Source};
 
 /// What a store can do.
@@ -32,11 +33,13 @@ pub struct Capabilities {
     pub detach: bool,
     /// Waiters are served in order.
     pub fair: bool,
+    /// How long a caller that is waiting sits out an outage. Ten seconds unless told otherwise.
+    pub patience: Duration,
 }
 
 impl Capabilities {
     pub(crate) fn new(store: String, leases: bool, detach: bool, fair: bool) -> Self {
-        Self { store, leases, detach, fair }
+        Self { store, leases, detach, fair, patience: PATIENCE }
     }
 
     /// Describes a store whose locks end with their process, cannot be detached, and are served in no order.
@@ -48,6 +51,12 @@ impl Capabilities {
     #[must_use]
     pub fn leases(self) -> Self {
         Self { leases: true, ..self }
+    }
+
+    /// How long a caller that is waiting sits out an outage.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Locks can be detached and attached again.

@@ -11,7 +11,7 @@ use crate::runtime::clock::Moment;
 use crate::runtime::lease_state::LeaseState;
 use crate::stats::{add, subtract};
 use crate::text::printable;
-use crate::wait::{PATIENCE, jittered};
+use crate::wait::jittered;
 use crate::{Error, Guard, Handle, Locks, Loss, Name, Result, Wait, format_duration};
 
 /// A name and options; holds nothing until [`acquire`](Self::acquire).
@@ -176,9 +176,10 @@ impl Lock {
         }
     }
 
-    /// Waits the store's own way, through outages shorter than [`PATIENCE`] once the store has answered.
+    /// Waits the store's own way, through outages shorter than the store's patience once it has answered.
     async fn queue(&self, name: &Name, started: Moment, seen: &Arc<WaitObservation>) -> Result<Guard> {
         let clock = self.locks.clock();
+        let patience = self.locks.capabilities().patience;
         let (mut failing_since, mut first, mut answers) = (None, true, 0);
         loop {
             let request = self.request(name, seen);
@@ -198,10 +199,10 @@ impl Lock {
             let now = clock.now();
             // A call that had an answer, or waited for a while: the outage begins with its end.
             let answered = seen.answers() != std::mem::replace(&mut answers, seen.answers());
-            let goes_on = !answered && now.since(asked) <= PATIENCE / 2;
+            let goes_on = !answered && now.since(asked) <= patience / 2;
             let since = failing_since.filter(|_| goes_on).unwrap_or(now);
             failing_since = Some(since);
-            let outlasted = now.since(since) > PATIENCE;
+            let outlasted = now.since(since) > patience;
             if !error.is_transient() || !seen.anything() || outlasted {
                 add(&self.locks.counters().failed, 1);
                 return Err(error);

@@ -63,6 +63,9 @@ pub(super) const CLUSTER: StoreKind = StoreKind {
 /// A lease of a cluster should end before a failover does.
 const CLUSTER_TTL: Duration = Duration::from_secs(10);
 
+/// What a failover takes at most, as clusters are set up by default and a good deal slower.
+const FAILOVER: Duration = Duration::from_secs(40);
+
 pub(super) async fn connect(url: StoreUrl) -> Result<Arc<dyn Backend>> {
     let client = Client::connect(Config::from_url(url)?).await?;
     Ok(Arc::new(Store(Arc::new(client))))
@@ -74,7 +77,9 @@ struct Store(Arc<Client>);
 #[async_trait]
 impl Backend for Store {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(self.0.config().label.clone(), true, true, true)
+        let config = self.0.config();
+        let capabilities = Capabilities::new(config.label.clone(), true, true, true);
+        if config.is_cluster() { capabilities.patience(FAILOVER) } else { capabilities }
     }
 
     fn clock(&self) -> &Clock {
