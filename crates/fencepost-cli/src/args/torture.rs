@@ -74,6 +74,9 @@ pub(crate) struct TortureWorker {
     pub(crate) locks: usize,
     #[arg(long, value_parser = parse_duration)]
     pub(crate) ttl: Duration,
+    /// How long it waits for the lock that it waits for longest
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) patience: Duration,
     #[arg(long)]
     pub(crate) seed: u64,
     /// Whether it may break the commands that it runs

@@ -8,8 +8,8 @@ use fencepost_testkit::history::{Fault, Moment, Target, What};
 use fencepost_testkit::local::Local;
 use tokio::time::sleep;
 
-use super::Plan;
 use super::workers::{Shared, locked};
+use super::{Plan, lock_name};
 
 /// How much longer than a ttl an entry of a killed client may stay: stores look at their clocks now and then.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -56,7 +56,7 @@ impl Aftermath {
         self.found.extend(gone.map(left_early));
         self.found.extend(leftovers(locks, plan, local).await?);
         for number in 0..plan.locks {
-            let lock = format!("{}{number}", plan.prefix);
+            let lock = lock_name(&plan.prefix, number);
             match locks.lock(&lock).ttl(plan.ttl).wait(plan.ttl + PATIENCE).acquire().await {
                 Ok(guard) => guard.release().await?,
                 Err(error @ (Error::Busy { .. } | Error::Timeout { .. })) => {

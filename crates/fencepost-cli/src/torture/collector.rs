@@ -8,6 +8,7 @@ use fencepost_testkit::history::{
 };
 
 use super::Plan;
+use super::waits::{Waits, covered};
 
 /// Into how many parts a run is divided for its overview.
 const WINDOWS: u32 = 100;
@@ -39,8 +40,9 @@ pub(crate) struct Collector {
     queues: Vec<VecDeque<Event>>,
     /// When each client was last heard of: it says nothing older any more.
     heard: Vec<Moment>,
-    /// When each client last asked for a lock.
-    asked: Vec<Moment>,
+    /// When each client asked for the lock that it has no answer about yet.
+    asked: Vec<Option<Moment>>,
+    pub(crate) waits: Waits,
     checker: Checker,
     pub(crate) windows: Vec<Window>,
     pub(crate) faults: Vec<Fault>,
@@ -64,7 +66,8 @@ impl Collector {
             window: (plan.lasts / WINDOWS).max(Duration::from_millis(100)),
             queues: vec![VecDeque::new(); clients],
             heard: vec![start; clients],
-            asked: vec![start; clients],
+            asked: vec![None; clients],
+            waits: Waits::default(),
             checker,
             windows: Vec::new(),
             faults: Vec::new(),
@@ -121,15 +124,25 @@ impl Collector {
         if self.windows.len() <= index {
             self.windows.resize(index + 1, Window::default());
         }
-        let (window, client) = (&mut self.windows[index], event.client as usize);
-        match event.what {
-            What::Invoke { .. } => self.asked[client] = event.at,
-            What::Acquired { .. } => {
-                window.acquisitions += 1;
-                window.longest_wait = window.longest_wait.max(event.at.since(self.asked[client]));
+        let (window, asked) = (&mut self.windows[index], &mut self.asked[event.client as usize]);
+        let waited = match event.what {
+            What::Invoke { .. } => {
+                *asked = Some(event.at);
+                None
             }
-            What::Lost { .. } => window.losses += 1,
+            What::Acquired { .. } | What::GaveUp { .. } | What::Died => asked.take(),
+            _ => None,
+        };
+        match (&event.what, waited) {
+            (What::Acquired { .. }, Some(asked)) => {
+                window.acquisitions += 1;
+                window.longest_wait = window.longest_wait.max(event.at.since(asked));
+            }
+            (What::Lost { .. }, _) => window.losses += 1,
             _ => {}
+        }
+        if let Some(asked) = waited {
+            self.waits.add(event.client, (asked, event.at), self.start, self.ttl, &self.faults);
         }
     }
 
@@ -167,13 +180,7 @@ impl Collector {
     /// Which part of the run lies within a time in which an overlap can be excused.
     pub(crate) fn excused_share(&self, ran: Duration) -> f64 {
         let end = self.start.plus(ran);
-        let mut covers: Vec<_> = self.faults.iter().filter_map(Fault::cover).collect();
-        covers.sort_unstable();
-        let (mut covered, mut upto) = (Duration::ZERO, self.start);
-        for (from, to) in covers {
-            covered += to.min(end).since(from.max(upto));
-            upto = upto.max(to.min(end));
-        }
+        let covered = covered(self.faults.iter().filter_map(Fault::cover).collect(), self.start, end);
         covered.as_secs_f64() / ran.as_secs_f64().max(1e-3)
     }
 

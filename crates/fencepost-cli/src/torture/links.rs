@@ -32,6 +32,11 @@ impl Route {
         if scheme.strip_suffix('s') == Some(plain) {
             return Err(TLS.to_owned());
         }
+        if store.name == "redis-cluster" {
+            return Err(
+                "the nodes of a cluster tell clients where the others are, and name no proxy".to_owned()
+            );
+        }
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         if rest.contains("sslmode=require") || rest.contains("sslmode=verify") {
@@ -146,6 +151,7 @@ mod tests {
             ("etcds://host", "TLS"),
             ("postgres://host/db?sslmode=require", "TLS"),
             ("redlock://a,b,c", "deployment="),
+            ("redis+cluster://a,b,c", "tell clients"),
             ("redis://:secret@127.0.0.1:port", "no number"),
         ] {
             let error = Route::find(url).unwrap_err();

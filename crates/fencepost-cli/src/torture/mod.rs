@@ -15,6 +15,7 @@ mod registers;
 mod report;
 mod servers;
 mod summary;
+mod waits;
 mod wire;
 mod worker;
 mod worker_process;
@@ -31,3 +32,9 @@ pub(crate) use servers::ServerNemesis;
 pub(crate) use summary::{Summary, Verdict, grouped};
 pub(crate) use worker::run as worker;
 pub(crate) use workers::{Shared, Workers, locked};
+
+/// The names of a run's locks. On a cluster they are in slots of their own, but for those with the tag.
+pub(crate) fn lock_name(prefix: &str, number: usize) -> String {
+    let tag = if number.is_multiple_of(2) { "" } else { "{tag}" };
+    format!("{prefix}{tag}{number}")
+}

@@ -15,6 +15,9 @@ use crate::exit::Failure;
 /// A ttl short enough for many leases to end in a minute.
 const TTL: Duration = Duration::from_secs(2);
 
+/// How long it may take until another server has taken over, all in all.
+const FAILOVER: Duration = Duration::from_secs(20);
+
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -84,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) clients: u32,
     pub(crate) locks: usize,
     pub(crate) ttl: Duration,
+    /// How long clients wait for the lock that they wait for longest.
+    pub(super) patience: Duration,
     pub(crate) lasts: Duration,
     pub(crate) faults: Vec<Fault>,
     /// What every name of this run starts with.
@@ -107,12 +112,17 @@ impl Plan {
                 "a ttl below 200ms ends by itself on a busy machine; take a longer one".to_owned(),
             ));
         }
-        // All local stores but one are servers at a port, without TLS.
-        let route = Route::find(if args.local.is_some_and(|kind| !kind.0.blows.is_empty()) {
-            "redis://127.0.0.1"
-        } else {
-            remote
+        // Local servers are at a port each, without TLS. Those that take over from each other tell clients
+        // where they are.
+        let blows = args.local.map(|kind| kind.0.blows).unwrap_or_default();
+        let takes_over = blows.contains(&Blow::Failover);
+        let route = Route::find(match (takes_over, blows.is_empty()) {
+            (true, _) => "redis+cluster://127.0.0.1",
+            (false, false) => "redis://127.0.0.1",
+            (false, true) => remote,
         });
+        // Longer than an outage, where that is not short.
+        let patience = ttl * 4 + if takes_over { FAILOVER } else { Duration::ZERO };
         let mut notes = Vec::new();
         let faults = faults(args, route.as_ref().err(), &mut notes)?;
         let seed = Moment::now().0 ^ u64::from(std::process::id()).rotate_left(40);
@@ -124,6 +134,7 @@ impl Plan {
             clients: args.clients,
             locks: args.clients.div_ceil(2) as usize,
             ttl,
+            patience,
             lasts: Duration::from_secs_f64(args.minutes * 60.0),
             faults,
             prefix: format!("torture:{run:08x}:"),

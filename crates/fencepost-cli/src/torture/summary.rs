@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use fencepost::{Capabilities, format_duration};
 use fencepost_testkit::history::{Figures, Rule, Violation};
+use fencepost_testkit::local::Blow;
 use serde::Serialize;
 
+use super::waits::longest_outage;
 use super::{Collector, Fault, Plan};
 
 /// From how many leases on a run is long enough for every fault to have shown its effect.
@@ -47,6 +49,10 @@ pub(crate) struct Summary {
     pub(crate) legitimate: usize,
     /// The same by rule.
     pub(crate) legitimate_by_rule: BTreeMap<&'static str, usize>,
+    /// How long the longest fault of a server lasted, until all were well again.
+    pub(crate) longest_outage_ms: u64,
+    /// The longest part of a wait in which nothing was broken that explains it.
+    pub(crate) longest_unexplained_wait_ms: u64,
     /// In which part of the run such a break can have been legitimate.
     pub(crate) excused_share: f64,
     pub(crate) outcome: Verdict,
@@ -78,6 +84,11 @@ impl Summary {
         for violation in &guilty {
             *violations.entry(violation.rule.name()).or_default() += 1;
         }
+        // Only where another server takes over, waits are promised to end soon after.
+        let judged = plan.deals(Fault::Server(Blow::Failover)) && collector.waits.too_long > 0;
+        if judged {
+            violations.insert("long waits", collector.waits.too_long);
+        }
         let mut legitimate_by_rule = BTreeMap::new();
         for violation in found.iter().filter(|violation| violation.excused.is_some()) {
             *legitimate_by_rule.entry(violation.rule.name()).or_default() += 1;
@@ -91,6 +102,8 @@ impl Summary {
             faults,
             faults_without_effect: without_effect,
             losses_by_fault: collector.losses.clone(),
+            longest_outage_ms: milliseconds(longest_outage(&collector.faults)),
+            longest_unexplained_wait_ms: milliseconds(collector.waits.unexplained),
             excused_share: collector.excused_share(ran),
             outcome: Verdict::Clean,
             doubts: Vec::new(),
@@ -99,11 +112,13 @@ impl Summary {
             violations,
             legitimate: found.len() - guilty.len(),
             legitimate_by_rule,
-            stories: first_of_each_rule(&guilty),
+            stories: first_of_each_rule(&guilty)
+                .chain(judged.then(|| format!("long wait: {}", collector.waits.story)))
+                .collect(),
             notes: plan.notes.clone(),
         };
         summary.doubts = doubts(plan, store, ran, &summary).chain(unknown).collect();
-        summary.outcome = match (guilty.is_empty(), summary.doubts.is_empty()) {
+        summary.outcome = match (guilty.is_empty() && !judged, summary.doubts.is_empty()) {
             (false, _) => Verdict::Violated,
             (true, false) => Verdict::Inconclusive,
             (true, true) => Verdict::Clean,
@@ -174,6 +189,14 @@ impl Summary {
                 ),
             ),
             (
+                "outages",
+                format!(
+                    "of servers: longest {}; of a wait, {} at most are without any",
+                    ms(Duration::from_millis(self.longest_outage_ms)),
+                    ms(Duration::from_millis(self.longest_unexplained_wait_ms))
+                ),
+            ),
+            (
                 "guarded",
                 format!(
                     "{} writes, {} stale ones refused",
@@ -234,9 +257,13 @@ impl Summary {
     }
 }
 
-fn first_of_each_rule(guilty: &[&Violation]) -> Vec<String> {
-    let first = |rule: Rule| guilty.iter().find(|violation| violation.rule == rule);
-    Rule::ALL.into_iter().filter_map(first).map(ToString::to_string).collect()
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn first_of_each_rule(guilty: &[&Violation]) -> impl Iterator<Item = String> {
+    let first = |rule: Rule| guilty.iter().find(move |violation| violation.rule == rule);
+    Rule::ALL.into_iter().filter_map(first).map(ToString::to_string)
 }
 
 /// Why nothing may follow from a run.

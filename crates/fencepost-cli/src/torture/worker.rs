@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::dice::Dice;
+use super::lock_name;
 use super::wire::{Answer, Said, send};
 use crate::args::TortureWorker;
 use crate::exit::{Outcome, system};
@@ -126,8 +127,8 @@ impl Worker<'_> {
     /// Takes a lock, works under it, and gives it back.
     async fn turn(&mut self, locks: &Locks) {
         let number = self.choose();
-        let name = format!("{}{number}", self.args.prefix);
-        let wait = if self.is_patient(number) { self.args.ttl * 4 } else { self.args.ttl / 50 };
+        let name = lock_name(&self.args.prefix, number);
+        let wait = if self.is_patient(number) { self.args.patience } else { self.args.ttl / 50 };
         if self.args.client % 4 == 3 {
             // It takes a while to start.
             return self.run_command(&name, wait.max(self.args.ttl / 2)).await;

@@ -50,6 +50,7 @@ impl WorkerProcess {
             .args(["--quiet", "torture-worker", "--prefix", &plan.prefix])
             .args(["--client", &client.to_string(), "--locks", &plan.locks.to_string()])
             .args(["--ttl", &format!("{}ms", plan.ttl.as_millis()), "--seed", &seed.to_string()])
+            .args(["--patience", &format!("{}ms", plan.patience.as_millis())])
             .args(["--rough"].iter().filter(|_| plan.deals(Fault::Pause) || plan.deals(Fault::Kill)))
             // Not an argument: it may hold a password.
             .env("FENCEPOST_STORE", url)

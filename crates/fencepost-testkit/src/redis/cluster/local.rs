@@ -56,13 +56,18 @@ impl Sharded {
         Self { cluster, moving: Vec::new(), has_moved: false, blows: 0 }
     }
 
-    /// Moves all slots of a master that have keys, or begins to.
-    fn reshard(&mut self, from: usize) {
+    /// Moves all slots of a master that have keys, or begins to; to a master without any those of another
+    /// one.
+    fn reshard(&mut self, master: usize) {
         let cluster = &self.cluster;
-        let keys = cluster[from].keys();
-        let slots: BTreeSet<_> = keys.iter().map(|key| slot(key)).collect();
-        let others: Vec<_> = cluster.masters().into_iter().filter(|master| *master != from).collect();
-        let to = others[self.blows % others.len()];
+        let used =
+            |master: usize| -> BTreeSet<_> { cluster[master].keys().iter().map(|key| slot(key)).collect() };
+        let others: Vec<_> = cluster.masters().into_iter().filter(|other| *other != master).collect();
+        let other = others[self.blows % others.len()];
+        let (slots, to) = match used(master) {
+            none if none.is_empty() => (used(other), master),
+            slots => (slots, other),
+        };
         self.has_moved = !slots.is_empty();
         if cluster.can_move_at_once() && self.blows.is_multiple_of(2) {
             return cluster.move_at_once(slots, to);
