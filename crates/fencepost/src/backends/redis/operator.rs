@@ -68,13 +68,15 @@ pub(super) async fn list(client: &Client, prefix: &str) -> Result<Listing> {
     let start = &client.config().start;
     let pattern = keys::pattern(start, prefix);
     let mut names = BTreeSet::new();
-    // What moves from one server to another meanwhile may be on neither when that is looked at.
-    for _ in 0..LOOKS {
-        let version = client.servers.version();
-        for server in client.servers.masters()? {
-            scan(client, &server, &pattern, &mut names).await?;
+    for look in 1.. {
+        let (version, scanned) = (client.servers.version(), scan_all(client, &pattern, &mut names).await);
+        if scanned.is_err() {
+            // A master may be none any more.
+            client.servers.refresh().await;
         }
-        if client.servers.version() == version {
+        // What moved from one server to another may have been on neither when that was looked at.
+        if client.servers.version() == version || look == LOOKS {
+            scanned?;
             break;
         }
     }
@@ -96,6 +98,14 @@ pub(super) async fn list(client: &Client, prefix: &str) -> Result<Listing> {
         }
     }
     Ok(Listing { holders, unreadable })
+}
+
+/// Takes the names of the locks on all servers.
+async fn scan_all(client: &Client, pattern: &str, names: &mut BTreeSet<Name>) -> Result<()> {
+    for server in client.servers.masters()? {
+        scan(client, &server, pattern, names).await?;
+    }
+    Ok(())
 }
 
 /// Takes the names of the locks on one server.
@@ -224,6 +234,7 @@ async fn seize(
 }
 
 pub(super) async fn check(client: &Client) -> Result<()> {
+    client.servers.refresh().await;
     for server in client.servers.masters()? {
         let replies = server.ask(&[&["PING"]]).await?;
         replies.iter().try_for_each(|reply| accepted(client, reply))?;

@@ -121,6 +121,13 @@ impl Servers {
         }
     }
 
+    /// Finds out which servers there are.
+    pub(super) async fn refresh(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.refresh_now().await;
+        }
+    }
+
     /// Whether there is a server for each lock.
     pub(super) fn check(&self) -> Result<()> {
         match self {

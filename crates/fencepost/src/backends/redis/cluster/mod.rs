@@ -317,6 +317,11 @@ impl Cluster {
         self.refresh_soon();
     }
 
+    /// Reads the map again.
+    pub(super) async fn refresh_now(&self) {
+        self.refresh(self.clock.now()).await;
+    }
+
     /// Reads the map again, in the background.
     fn refresh_soon(self: &Arc<Self>) {
         if !self.refreshing.swap(true, Ordering::Relaxed) {
