@@ -386,7 +386,8 @@ impl Cluster {
         let mut map = lock(&self.map);
         map.due = Some(self.clock.now().plus(jittered(REFRESH)));
         if map.slots != slots {
-            tracing::debug!(store = %self.config.label, masters = slots.masters().len(), "the slots have moved");
+            let masters = slots.masters().len();
+            tracing::debug!(store = %self.config.label, masters, "the slots have moved");
             map.nodes.retain(|address, _| slots.nodes().any(|known| known == address));
             map.slots = slots;
         }
