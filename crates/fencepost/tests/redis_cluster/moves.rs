@@ -108,7 +108,14 @@ async fn a_waiter_listens_in_the_shard_of_its_lock_and_goes_with_it() {
         last = guard.token();
         guard.release().await.unwrap();
     }
-    until("nobody listens any more", async || listeners(&cluster, to, "a") == 0).await;
+    // What nobody waits for is left when somebody waits for something else a second later.
+    let held = other.lock("{a}b").acquire().await.unwrap();
+    until("nobody listens any more", async || {
+        locks.lock("{a}b").wait(ms(1)).acquire().await.unwrap_err();
+        listeners(&cluster, to, "a") == 0
+    })
+    .await;
+    drop(held);
 }
 
 /// Only the first of many waiters may be told, and only over the shard.

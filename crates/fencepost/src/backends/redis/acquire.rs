@@ -105,6 +105,8 @@ struct Acquire<'a> {
     pushes: Option<(PushSlot, Arc<String>)>,
     /// The session of the last request, while the server may have anything of this attempt.
     session: Option<Arc<Session>>,
+    /// Whether the last request entered the queue.
+    queues: bool,
     /// Requests that may have reached the server.
     sent: u32,
     /// Where a grant is pushed, if that is not the channel of this runtime.
@@ -120,8 +122,8 @@ impl<'a> Acquire<'a> {
         let pushes = client.listen(identity.owner(), &request.signal);
         let entry = record::entry(identity.owner(), &pushes.1, &request.note).into();
         let (pushes, session, shard_channel) = (Some(pushes), None, None);
-        let (sent, astray) = (0, false);
-        Ok(Self { client, request, keys, identity, entry, pushes, session, sent, shard_channel, astray })
+        let (queues, sent, astray) = (false, 0, false);
+        Ok(Self { client, request, keys, identity, entry, pushes, session, queues, sent, shard_channel, astray })
     }
 
     /// Waits until the lock is ours; `None` if it was, and was taken back before we knew.
@@ -134,6 +136,9 @@ impl<'a> Acquire<'a> {
             };
             self.request.seen.note(busy.holder.clone());
             self.request.seen.answered();
+            if !self.queues {
+                continue;
+            }
             if let Some(token) = self.pushed(&busy).await {
                 return self.granted(token, busy.sent, true).map(Some);
             }
@@ -145,14 +150,17 @@ impl<'a> Acquire<'a> {
     async fn ask(&mut self, wait: bool) -> Result<Asked> {
         let (client, ttl, entry) = (self.client, self.request.ttl, self.entry.clone());
         let (session, sent, shard_channel) = (&mut self.session, &mut self.sent, &mut self.shard_channel);
-        let (keys, channel) = (&self.keys, self.pushes.as_ref().map(|(_, channel)| channel.as_str()));
+        let (queues, keys) = (&mut self.queues, &self.keys);
+        let channel = self.pushes.as_ref().map_or("", |(_, channel)| channel.as_str());
         let op = |over: &Arc<Session>| {
-            if wait {
-                *shard_channel = channel.and_then(|channel| ShardChannel::listen(over, keys.tag(), channel));
-            }
             *session = Some(over.clone());
             *sent += 1;
-            match (wait, *sent) {
+            // Most locks are free. To listen for the first request would cost each of them as much again.
+            *queues = wait && (*sent > 1 || ShardChannel::is_open(over, keys.tag(), channel));
+            if *queues {
+                *shard_channel = ShardChannel::listen(over, keys.tag(), channel);
+            }
+            match (*queues, *sent) {
                 (false, _) => Op::Try { entry: &entry, ttl },
                 (true, 1) => Op::Wait { entry: &entry, ttl },
                 (true, _) => Op::Again { entry: &entry, ttl },

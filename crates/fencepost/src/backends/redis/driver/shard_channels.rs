@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -10,13 +11,25 @@ use super::connection::Connection;
 use super::session::Session;
 use crate::runtime::sync::lock;
 
+/// How long a channel is kept without a waiter: who waited for a lock will often do so again.
+const KEPT: Duration = Duration::from_secs(1);
+
 /// What one connection listens to.
 #[derive(Debug, Default)]
-pub(super) struct ShardChannels(Mutex<HashMap<String, Listened>>);
+pub(super) struct ShardChannels(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    channels: HashMap<String, Listened>,
+    /// When those without a waiter were last looked for.
+    swept: Option<Instant>,
+}
 
 #[derive(Debug, Default)]
 struct Listened {
     waiters: usize,
+    /// When the last one went.
+    idle: Option<Instant>,
     /// Whether the server knows of it, or is about to.
     live: bool,
     ended: Arc<Notify>,
@@ -26,7 +39,18 @@ impl ShardChannels {
     /// Under the mutex, so that the server is told in the order in which this changes.
     fn listen(&self, connection: &Connection, channel: &str) -> Result<Arc<Notify>, String> {
         let mut all = lock(&self.0);
-        let listened = all.entry(channel.to_owned()).or_default();
+        let now = Instant::now();
+        if all.swept.is_none_or(|swept| now - swept > KEPT) {
+            all.swept = Some(now);
+            all.channels.retain(|channel, listened| {
+                let kept = listened.waiters > 0 || listened.idle.is_some_and(|idle| now - idle <= KEPT);
+                if !kept && listened.live {
+                    let _ = connection.send_answered_by_push(&["SUNSUBSCRIBE", channel]);
+                }
+                kept
+            });
+        }
+        let listened = all.channels.entry(channel.to_owned()).or_default();
         if !listened.live {
             connection.send_answered_by_push(&["SSUBSCRIBE", channel])?;
             listened.live = true;
@@ -35,19 +59,21 @@ impl ShardChannels {
         Ok(listened.ended.clone())
     }
 
-    fn stop(&self, connection: &Connection, channel: &str) {
-        let mut all = lock(&self.0);
-        let Some(listened) = all.get_mut(channel) else { return };
-        listened.waiters -= 1;
-        if listened.waiters == 0 {
-            all.remove(channel);
-            let _ = connection.send_answered_by_push(&["SUNSUBSCRIBE", channel]);
+    fn stop(&self, channel: &str) {
+        if let Some(listened) = lock(&self.0).channels.get_mut(channel) {
+            listened.waiters -= 1;
+            listened.idle = Some(Instant::now());
         }
+    }
+
+    /// Whether somebody listens to it, or did a moment ago.
+    fn has(&self, channel: &str) -> bool {
+        lock(&self.0).channels.get(channel).is_some_and(|listened| listened.live)
     }
 
     /// The server has ended it: the shard is another one's now. Whoever waits there asks again.
     pub(super) fn ended(&self, channel: &str) {
-        if let Some(listened) = lock(&self.0).get_mut(channel) {
+        if let Some(listened) = lock(&self.0).channels.get_mut(channel) {
             listened.live = false;
             listened.ended.notify_waiters();
         }
@@ -71,6 +97,11 @@ impl ShardChannel {
         Some(Self { session: session.clone(), channel, ended })
     }
 
+    /// Whether a waiter can be told over the session without listening anew.
+    pub(in crate::backends) fn is_open(session: &Session, tag: &str, channel: &str) -> bool {
+        session.shard_channels.as_ref().is_none_or(|channels| channels.has(&[tag, channel].concat()))
+    }
+
     /// Waits until the server has ended it.
     pub(in crate::backends) async fn ended(&self) {
         self.ended.notified().await;
@@ -80,7 +111,7 @@ impl ShardChannel {
 impl Drop for ShardChannel {
     fn drop(&mut self) {
         if let Some(channels) = &self.session.shard_channels {
-            channels.stop(&self.session.connection, &self.channel);
+            channels.stop(&self.channel);
         }
     }
 }
