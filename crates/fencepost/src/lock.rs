@@ -179,7 +179,6 @@ impl Lock {
     /// Waits the store's own way, through outages shorter than the store's patience once it has answered.
     async fn queue(&self, name: &Name, started: Moment, seen: &Arc<WaitObservation>) -> Result<Guard> {
         let clock = self.locks.clock();
-        let patience = self.locks.capabilities().patience;
         let (mut failing_since, mut first, mut answers) = (None, true, 0);
         loop {
             let request = self.request(name, seen);
@@ -196,7 +195,7 @@ impl Lock {
             if matches!(error, Error::Uncertain { .. }) && std::mem::take(&mut first) {
                 continue;
             }
-            let now = clock.now();
+            let (now, patience) = (clock.now(), self.locks.capabilities().patience);
             // A call that had an answer, or waited for a while: the outage begins with its end.
             let answered = seen.answers() != std::mem::replace(&mut answers, seen.answers());
             let goes_on = !answered && now.since(asked) <= patience / 2;

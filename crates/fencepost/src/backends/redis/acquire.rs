@@ -151,14 +151,15 @@ impl<'a> Acquire<'a> {
         let (client, ttl, entry) = (self.client, self.request.ttl, self.entry.clone());
         let (session, sent, shard_channel) = (&mut self.session, &mut self.sent, &mut self.shard_channel);
         let (queues, keys) = (&mut self.queues, &self.keys);
-        let channel = self.pushes.as_ref().map_or("", |(_, channel)| channel.as_str());
+        let pushes = &self.pushes;
+        let channel = || pushes.as_ref().map_or(String::new(), |(_, channel)| [keys.tag(), channel].concat());
         let op = |over: &Arc<Session>| {
             *session = Some(over.clone());
             *sent += 1;
             // Most locks are free. To listen for the first request would cost each of them as much again.
-            *queues = wait && (*sent > 1 || ShardChannel::is_open(over, keys.tag(), channel));
+            *queues = wait && (*sent > 1 || ShardChannel::is_open(over, channel));
             if *queues {
-                *shard_channel = ShardChannel::listen(over, keys.tag(), channel);
+                *shard_channel = ShardChannel::listen(over, channel);
             }
             match (*queues, *sent) {
                 (false, _) => Op::Try { entry: &entry, ttl },

@@ -89,17 +89,17 @@ pub(in crate::backends) struct ShardChannel {
 }
 
 impl ShardChannel {
-    /// Listens to the channel of a runtime in the shard of a tag, if the server of the session has such
-    /// channels. What is sent over the session after this is carried out after it.
-    pub(in crate::backends) fn listen(session: &Arc<Session>, tag: &str, channel: &str) -> Option<Self> {
-        let (channels, channel) = (session.shard_channels.as_ref()?, [tag, channel].concat());
+    /// Listens to a channel, if the server of the session has channels of shards. What is sent over the
+    /// session after this is carried out after it.
+    pub(in crate::backends) fn listen(session: &Arc<Session>, channel: impl Fn() -> String) -> Option<Self> {
+        let (channels, channel) = (session.shard_channels.as_ref()?, channel());
         let ended = channels.listen(&session.connection, &channel).ok()?;
         Some(Self { session: session.clone(), channel, ended })
     }
 
     /// Whether a waiter can be told over the session without listening anew.
-    pub(in crate::backends) fn is_open(session: &Session, tag: &str, channel: &str) -> bool {
-        session.shard_channels.as_ref().is_none_or(|channels| channels.has(&[tag, channel].concat()))
+    pub(in crate::backends) fn is_open(session: &Session, channel: impl Fn() -> String) -> bool {
+        session.shard_channels.as_ref().is_none_or(|channels| channels.has(&channel()))
     }
 
     /// Waits until the server has ended it.
