@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout)]
 
+mod cluster;
 mod contention;
 mod cycle;
 mod etcd;
@@ -30,8 +31,9 @@ use fencepost_testkit::Folder;
 use fencepost_testkit::redis::Server;
 
 /// What can be chosen by name, and how it is run with so many rounds.
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("redis", redis),
+    ("cluster", cluster::run),
     ("file", file),
     ("redlock", redlock::run),
     ("zookeeper", zookeeper::run),
