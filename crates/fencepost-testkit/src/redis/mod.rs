@@ -305,6 +305,16 @@ impl Server {
         self.info("server", "run_id").expect("every server has a run id")
     }
 
+    /// The version of Redis that it is, or says that it is like.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn version(&self) -> (u32, u32) {
+        let text = self.info("server", "redis_version").expect("every server has a version");
+        let mut parts = text.split('.').map(|part| part.parse().expect("a number"));
+        (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+    }
+
     fn info(&self, section: &str, field: &str) -> Option<String> {
         let info = self.cli(&["INFO", section]);
         let mut fields = info.lines().filter_map(|line| line.split_once(':'));

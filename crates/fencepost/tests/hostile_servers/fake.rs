@@ -128,6 +128,11 @@ impl Peer {
         Ok(bytes)
     }
 
+    /// The port that the client has found.
+    pub(crate) fn port(&self) -> io::Result<u16> {
+        Ok(self.stream.local_addr()?.port())
+    }
+
     /// Says nothing any more, until the client has gone.
     pub(crate) fn silence(&mut self) -> io::Result<()> {
         loop {

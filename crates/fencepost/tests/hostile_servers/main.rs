@@ -12,5 +12,6 @@ mod fake;
 mod mode;
 mod postgres;
 mod redis;
+mod redis_cluster;
 mod redlock;
 mod zookeeper;

@@ -6,7 +6,7 @@ use crate::fake::Peer;
 use crate::mode::{ESCAPES, HTTP, Mode, PASSWORD, TLS_ALERT, check_all, garbage};
 
 /// Reads a command: its words.
-fn command(peer: &mut Peer) -> io::Result<Vec<String>> {
+pub(crate) fn command(peer: &mut Peer) -> io::Result<Vec<String>> {
     let count = number(peer)?;
     (0..count)
         .map(|_| {
@@ -30,16 +30,21 @@ fn number(peer: &mut Peer) -> io::Result<usize> {
 const INFO: &str =
     "redis_version:7.2.0\r\nrun_id:0123456789abcdef0123456789abcdef01234567\r\nrole:master\r\n";
 
-/// What a server would answer.
-fn honest(words: &[String]) -> String {
-    match words[0].as_str() {
+/// What a server would answer, or a cluster of this one node.
+pub(crate) fn honest(peer: &Peer, words: &[String]) -> io::Result<String> {
+    Ok(match words[0].as_str() {
+        "CLUSTER" => {
+            let port = peer.port()?;
+            format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$0\r\n\r\n:{port}\r\n$2\r\nid\r\n")
+        }
+        "CONFIG" => "*0\r\n".to_owned(),
         "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
         "INFO" => format!("${}\r\n{INFO}\r\n", INFO.len()),
         "SCRIPT" => format!("$40\r\n{}\r\n", "0123456789".repeat(4)),
         "SUBSCRIBE" => format!(">3\r\n+subscribe\r\n+{}\r\n:1\r\n", words[1]),
         "PING" => "+PONG\r\n".to_owned(),
         _ => "+OK\r\n".to_owned(),
-    }
+    })
 }
 
 /// Answers like a server, but for one command.
@@ -47,7 +52,7 @@ fn but_for(word: &'static str, answer: &'static str) -> impl Fn(&mut Peer) -> io
     move |peer| {
         loop {
             let words = command(peer)?;
-            let answer = if words[0] == word { answer.to_owned() } else { honest(&words) };
+            let answer = if words[0] == word { answer.to_owned() } else { honest(peer, &words)? };
             peer.send(answer.as_bytes())?;
         }
     }
@@ -61,7 +66,8 @@ fn once_greeted(then: impl Fn(&mut Peer) -> io::Result<()>) -> impl Fn(&mut Peer
             if words[0].starts_with("EVAL") || words[0] == "FCALL" {
                 return then(peer);
             }
-            peer.send(honest(&words).as_bytes())?;
+            let answer = honest(peer, &words)?;
+            peer.send(answer.as_bytes())?;
         }
     }
 }
@@ -84,6 +90,11 @@ pub(crate) fn endless(begin: &'static [u8], then: &'static [u8]) -> impl Fn(&mut
         peer.flood(then)
     }
 }
+
+const UNKNOWN_SCRIPT: &str = "-ERR unknown command 'SCRIPT', with args beginning with: 'LOAD'\r\n";
+const UNKNOWN_EVALSHA: &str = "-ERR unknown command 'EVALSHA', with args beginning with: '0123'\r\n";
+const UNKNOWN_IN_SCRIPT: &str =
+    "-ERR Unknown Redis command called from script script: 0123, on @user_script:95.\r\n";
 
 const REPLY: usize = 8 << 20;
 
@@ -166,6 +177,13 @@ pub(crate) fn modes() -> Vec<Mode> {
             but_for("INFO", "$31\r\nredis_version:99999999999.9.9\r\n\r\n"),
         ),
         Mode::new("no version", but_for("INFO", "$0\r\n\r\n")),
+        Mode::new("an old version", but_for("INFO", "$19\r\nredis_version:5.0.7\r\n"))
+            .says("is Redis 5.0.7; Fencepost needs 6.2"),
+        Mode::new("a replica", but_for("INFO", "$10\r\nrole:slave\r\n")).says("replica").slow(),
+        Mode::new("one that evicts", but_for("INFO", "$28\r\nmaxmemory_policy:allkeys-lru\r\n"))
+            .says("evicts keys"),
+        Mode::new("one that knows no scripts", but_for("SCRIPT", UNKNOWN_SCRIPT))
+            .says("too old or not a Redis"),
     ];
     let wrong =
         ["_\r\n", ":-1\r\n", "*0\r\n", "*2\r\n:1\r\n*1\r\n_\r\n", "$2\r\n\u{80}\r\n", ">0\r\n", "-\r\n"];
@@ -179,9 +197,21 @@ pub(crate) fn modes() -> Vec<Mode> {
     modes
 }
 
+/// Those that let a client in, and then cannot do what a lock needs.
+pub(crate) fn pretenders() -> impl Iterator<Item = Mode> {
+    let unlike = "too old or not a Redis";
+    let pretend = |name, answer| Mode::new(name, but_for("EVALSHA", answer));
+    [
+        pretend("one that runs no scripts", UNKNOWN_EVALSHA).says(unlike),
+        pretend("one without a clock", UNKNOWN_IN_SCRIPT).says(unlike),
+        pretend("one that forgets its scripts", "-NOSCRIPT No matching script.\r\n").says("NOSCRIPT"),
+    ]
+    .into_iter()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_redis_sends_ends_in_time_with_an_error() {
-    check_all(modes(), 1, |fakes, timeout| {
+    check_all(modes().into_iter().chain(pretenders()).collect(), 1, |fakes, timeout| {
         format!("redis://ann:{PASSWORD}@{}/1?timeout={timeout}ms", fakes[0].addr)
     })
     .await;

@@ -138,3 +138,16 @@ async fn a_foreign_value_of_any_length_takes_no_other_lock_with_it() {
     until("the other one is renewed", async || locks.stats().renewed >= before + 3).await;
     kept.release().await.unwrap();
 }
+
+/// A server that only looks like one: it was built, or told, to do without.
+#[tokio::test]
+async fn a_server_without_a_command_that_locks_need_is_refused() {
+    for command in ["HELLO", "INFO", "SCRIPT", "EVALSHA", "TIME", "SUBSCRIBE", "PUBLISH", "LPOP"] {
+        let server = Server::config().line(format!("rename-command {command} \"\"")).start();
+        let attempt = async { Locks::connect(&server.url()).await?.lock("a").try_acquire().await };
+        let error = attempt.await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{command}: {error:?}");
+        assert!(error.to_string().contains("Fencepost needs Redis 6.2 or newer"), "{command}: {error}");
+        assert_eq!(server.keys(), [""; 0], "{command}");
+    }
+}

@@ -77,7 +77,7 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
              `databases` in the server's configuration",
             config.database
         )),
-        "ERR" if text.contains("unknown command") => Error::config(format!(
+        "ERR" if text.contains("unknown command") || is_unknown_in_script(text) => Error::config(format!(
             "{store} is too old or not a Redis ({text}); Fencepost needs Redis 6.2 or newer, or a server \
              compatible with it"
         )),
@@ -97,6 +97,11 @@ pub(super) fn code(text: &str) -> &str {
     let is_code = |word: &&str| word.len() > 2 && word.bytes().all(|letter| letter.is_ascii_uppercase());
     let in_script = text.starts_with("ERR Error running script") || text.starts_with("@user_script");
     if in_script { words.find(is_code).unwrap_or(first) } else { first }
+}
+
+/// A script has called what the server does not know. It does not tell what.
+fn is_unknown_in_script(text: &str) -> bool {
+    text.contains("Unknown ") && text.contains("command called from")
 }
 
 fn replica(store: &str) -> Error {

@@ -78,7 +78,6 @@ struct Map {
     nodes: HashMap<NodeAddress, Arc<Node>>,
     /// When to read it again.
     due: Option<Moment>,
-    closed: bool,
 }
 
 impl Cluster {
@@ -296,9 +295,6 @@ impl Cluster {
 
     fn node(&self, address: &NodeAddress) -> Result<Arc<Node>> {
         let mut map = lock(&self.map);
-        if map.closed {
-            return Err(self.unavailable("it was closed".to_owned()));
-        }
         if let Some(node) = map.nodes.get(address) {
             return Ok(node.clone());
         }
@@ -398,11 +394,8 @@ impl Cluster {
     }
 
     pub(super) fn close(&self) {
-        let nodes = {
-            let mut map = lock(&self.map);
-            map.closed = true;
-            std::mem::take(&mut map.nodes)
-        };
+        // A guard that is still held finds its way again, by new connections.
+        let nodes = std::mem::take(&mut lock(&self.map).nodes);
         nodes.values().for_each(|node| node.sessions.close());
     }
 }
