@@ -20,10 +20,15 @@ use crate::runtime::clock::Moment;
 use crate::wait::{jittered, random};
 use crate::{FencingToken, Holder, Result};
 
-/// How long a waiter sleeps for each place in the queue before it looks again, and at most. Releases push,
-/// but the end of a lease and clients of other make do not.
+/// How long a waiter sleeps for each place in the queue before it looks again, twice as long each time, and at
+/// most. Releases push, but the end of a lease and clients of other make do not.
 const LOOK: Duration = Duration::from_millis(250);
 const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// Far back it sleeps so long for each place, and at most: all looks together cost the server no more for each
+/// waiter, and where locks are handed over faster than that it does not look at all.
+const FAR_LOOK: Duration = Duration::from_millis(5);
+const LAST_FAR_LOOK: Duration = Duration::from_secs(30);
 
 /// So many waiters look as soon as the lease in their way ends. More would be a crowd.
 const FIRST_PLACES: u32 = 8;
@@ -67,6 +72,7 @@ struct Busy {
     holder: Holder,
     /// When the request was sent that this answers.
     sent: Moment,
+    place: Option<u32>,
     look_in: Duration,
 }
 
@@ -79,9 +85,11 @@ impl Busy {
     }
 }
 
-/// When to look again, by the place in the queue and the milliseconds that the lock's lease has left.
-fn look_in(place: u32, ttl: i64) -> Duration {
-    let by_place = jittered(LOOK.saturating_mul(place.saturating_add(1)).min(LAST_LOOK));
+/// When to look again, by the place in the queue, the looks so far, and the milliseconds that the lock's lease
+/// has left.
+fn look_in(place: u32, looks: u32, ttl: i64) -> Duration {
+    let near = LOOK.saturating_mul(place.saturating_add(1)).saturating_mul(1 << looks.min(8)).min(LAST_LOOK);
+    let by_place = jittered(near.max(FAR_LOOK.saturating_mul(place).min(LAST_FAR_LOOK)));
     match u64::try_from(ttl) {
         // One millisecond more than the ttl: the key lives to the end of its last one.
         Ok(ttl) if place < FIRST_PLACES => {
@@ -104,6 +112,8 @@ struct Acquire<'a> {
     session: Option<Arc<Session>>,
     /// Requests that may have reached the server.
     sent: u32,
+    /// In the queue, by the last answer.
+    place: Option<u32>,
     /// One of them went over a session that ended, and may arrive later than what came after it.
     astray: bool,
 }
@@ -115,7 +125,18 @@ impl<'a> Acquire<'a> {
         let pushes = client.listen(identity.owner(), &request.signal);
         let entry = record::entry(identity.owner(), &pushes.1.channel, &request.note).into();
         let pushes = Some(pushes);
-        Ok(Self { client, request, keys, identity, entry, pushes, session: None, sent: 0, astray: false })
+        Ok(Self {
+            client,
+            request,
+            keys,
+            identity,
+            entry,
+            pushes,
+            session: None,
+            sent: 0,
+            place: None,
+            astray: false,
+        })
     }
 
     /// Waits until the lock is ours; `None` if it was, and was taken back before we knew.
@@ -126,6 +147,7 @@ impl<'a> Acquire<'a> {
                 Asked::Revoked => return Ok(None),
                 Asked::Busy(busy) => busy,
             };
+            self.place = busy.place;
             self.request.seen.note(busy.holder.clone());
             self.request.seen.answered();
             if let Some(token) = self.pushed(&busy).await {
@@ -137,7 +159,7 @@ impl<'a> Acquire<'a> {
     /// Asks for the lock; with `wait`, stands in the queue if it is held. A request that is repeated, because
     /// the first one was not answered, finds the place or the lock that the first one got.
     async fn ask(&mut self, wait: bool) -> Result<Asked> {
-        let (client, ttl, entry) = (self.client, self.request.ttl, self.entry.clone());
+        let (client, ttl, entry, place) = (self.client, self.request.ttl, self.entry.clone(), self.place);
         let (session, sent) = (&mut self.session, &mut self.sent);
         let op = |over: &Arc<Session>| {
             *session = Some(over.clone());
@@ -145,7 +167,7 @@ impl<'a> Acquire<'a> {
             match (wait, *sent) {
                 (false, _) => Op::Try { entry: &entry, ttl },
                 (true, 1) => Op::Wait { entry: &entry, ttl },
-                (true, _) => Op::Again { entry: &entry, ttl },
+                (true, _) => Op::Again { entry: &entry, ttl, place },
             }
         };
         let reply = client.send(&self.keys, client.timeout().min(ttl), op).await?;
@@ -158,8 +180,8 @@ impl<'a> Acquire<'a> {
         if let Value::Error(text) = &value {
             // A lock key of another type is somebody else's.
             if let Some((0, _)) = self.client.key_of_another_type(&self.keys, text).await {
-                let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, -1));
-                return Ok(Asked::Busy(Busy { holder, sent, look_in }));
+                let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, 0, -1));
+                return Ok(Asked::Busy(Busy { holder, sent, place: None, look_in }));
             }
             if self.sent == 1 {
                 // Nothing was done, so there is nothing to undo.
@@ -176,8 +198,11 @@ impl<'a> Acquire<'a> {
         if Record::parse(&value).is_some_and(|record| record.owner == self.identity.owner()) {
             return Ok(Asked::Revoked);
         }
-        let (holder, look_in) = (record::holder(name, &value, ttl), look_in(place.unwrap_or(0), ttl));
-        Ok(Asked::Busy(Busy { holder, sent, look_in }))
+        let holder = record::holder(name, &value, ttl);
+        // A holder of other make does not push: who waits for it looks as often as at first.
+        let looks = if holder.token.is_some() { self.sent.saturating_sub(1) } else { 0 };
+        let look_in = look_in(place.unwrap_or(0), looks, ttl);
+        Ok(Asked::Busy(Busy { holder, sent, place, look_in }))
     }
 
     /// Waits for a push that can be believed. `None` when it is time to look again.
@@ -265,13 +290,24 @@ mod tests {
     #[test]
     fn the_first_look_when_the_lease_ends_and_the_others_the_later_the_further_back() {
         for _ in 0..100 {
-            assert!((ms(125)..=ms(250)).contains(&look_in(0, -1)));
-            assert!((ms(11)..=ms(11)).contains(&look_in(0, 10)));
-            assert!((ms(11)..=ms(46)).contains(&look_in(7, 10)));
-            assert!((ms(1000)..=ms(2000)).contains(&look_in(7, 60_000)));
-            assert!((ms(1125)..=ms(2250)).contains(&look_in(8, 10)), "not a crowd at the end of a lease");
-            assert!((ms(2500)..=ms(5000)).contains(&look_in(1000, 10)));
-            assert!(look_in(u32::MAX, i64::MAX) <= ms(5000));
+            assert!((ms(125)..=ms(250)).contains(&look_in(0, 0, -1)));
+            assert!((ms(11)..=ms(11)).contains(&look_in(0, 0, 10)));
+            assert!((ms(11)..=ms(46)).contains(&look_in(7, 0, 10)));
+            assert!((ms(1000)..=ms(2000)).contains(&look_in(7, 0, 60_000)));
+            assert!((ms(1125)..=ms(2250)).contains(&look_in(8, 0, 10)), "not a crowd at the end of a lease");
+            assert!((ms(2500)..=ms(5000)).contains(&look_in(1000, 0, 10)));
+            assert!((ms(10_000)..=ms(20_000)).contains(&look_in(4000, 0, 10)));
+            assert!((ms(15_000)..=ms(30_000)).contains(&look_in(u32::MAX, 0, i64::MAX)));
+        }
+    }
+
+    #[test]
+    fn the_longer_a_waiter_has_waited_the_less_it_looks_but_it_does_when_the_lease_ends() {
+        for _ in 0..100 {
+            assert!((ms(500)..=ms(1000)).contains(&look_in(0, 2, 60_000)));
+            assert!((ms(2500)..=ms(5000)).contains(&look_in(0, u32::MAX, 60_000)));
+            assert!((ms(2500)..=ms(5000)).contains(&look_in(9, 1, 60_000)));
+            assert!((ms(11)..=ms(11)).contains(&look_in(0, u32::MAX, 10)));
         }
     }
 
@@ -280,7 +316,7 @@ mod tests {
         let (sent, token) = (Moment::at(ms(10_000)), |number| FencingToken::new(number).unwrap());
         let mut holder = Holder::unknown(Name::new("a").unwrap());
         holder.token = Some(token(7));
-        let busy = |holder: &Holder| Busy { holder: holder.clone(), sent, look_in: ms(250) };
+        let busy = |holder: &Holder| Busy { holder: holder.clone(), sent, place: Some(0), look_in: ms(250) };
         assert!(busy(&holder).vouches_for(token(8), sent.plus(ms(499))));
         assert!(!busy(&holder).vouches_for(token(8), sent.plus(ms(500))), "too old an answer");
         assert!(!busy(&holder).vouches_for(token(7), sent), "of a grant before that answer");

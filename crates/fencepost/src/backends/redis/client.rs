@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use super::config::Config;
 use super::driver::batch::Step;
 use super::driver::connection::Reply;
@@ -22,12 +24,17 @@ use crate::{Error, FencingToken, Name, Owner, Result};
 /// How long the server keeps a lock that it pushed to a waiter, unless the waiter renews it.
 pub(super) const PUSHED_TERM: Duration = Duration::from_secs(1);
 
+/// Renewals that are under way at a time. If more fall due at once, as after a pause of a process that holds
+/// very many locks, the last are sent when the first are answered: none waits for its answer longer than it
+/// takes the server to answer so many.
+const MOST_RENEWALS: usize = 4096;
+
 /// One step of the script.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op<'a> {
     Try { entry: &'a str, ttl: Duration },
     Wait { entry: &'a str, ttl: Duration },
-    Again { entry: &'a str, ttl: Duration },
+    Again { entry: &'a str, ttl: Duration, place: Option<u32> },
     Free { owner: Owner, token: FencingToken },
     Leave { entry: &'a str },
     Renew { owner: Owner, token: FencingToken, ttl: Duration },
@@ -44,7 +51,10 @@ impl<'a> Op<'a> {
         match self {
             Self::Try { entry, ttl } => [text("try"), text(entry), time(ttl)],
             Self::Wait { entry, ttl } => [text("wait"), text(entry), time(ttl)],
-            Self::Again { entry, ttl } => [text("again"), text(entry), time(ttl)],
+            Self::Again { entry, ttl, place } => {
+                let verb = place.map_or(text("again"), |place| made(format!("again {place}")));
+                [verb, text(entry), time(ttl)]
+            }
             Self::Free { owner, token } => [text("free"), made(format!("{owner} {token}")), text("")],
             Self::Leave { entry } => [text("leave"), text(entry), text("")],
             Self::Renew { owner, token, ttl } => [text("renew"), made(format!("{owner} {token}")), time(ttl)],
@@ -134,6 +144,8 @@ pub(super) struct Client {
     pub(super) keeper: Arc<Keeper>,
     pub(super) background: BackgroundTasks,
     keeper_connects: Once,
+    /// Room for renewals.
+    pub(super) renewals: Semaphore,
 }
 
 impl Client {
@@ -145,7 +157,8 @@ impl Client {
         let sessions = Sessions::new(Connector::new(config)?, script, Some(on_push), clock.clone());
         sessions.current(sessions.deadline()).await?;
         let (keeper, background) = (Keeper::of(&clock)?, BackgroundTasks::default());
-        Ok(Self { sessions, router, clock, keeper, background, keeper_connects: Once::new() })
+        let (keeper_connects, renewals) = (Once::new(), Semaphore::new(MOST_RENEWALS));
+        Ok(Self { sessions, router, clock, keeper, background, keeper_connects, renewals })
     }
 
     /// Lets the keeper connect before its first renewal: after a push there is little time for that one.
@@ -267,6 +280,8 @@ mod tests {
         let (owner, ttl) = (Owner::fresh(), Duration::from_millis(1500));
         for (op, words) in [
             (Op::Wait { entry: "e", ttl }, ["wait".into(), "e".into(), "1500".into()]),
+            (Op::Again { entry: "e", ttl, place: Some(3) }, ["again 3".into(), "e".into(), "1500".into()]),
+            (Op::Again { entry: "e", ttl, place: None }, ["again".into(), "e".into(), "1500".into()]),
             (Op::Free { owner, token: token(7) }, ["free".into(), format!("{owner} 7"), String::new()]),
             (
                 Op::Attach { owner, token: token(7), entry: "e", ttl },
