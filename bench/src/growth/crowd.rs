@@ -1,6 +1,6 @@
 //! Hand-overs among so many who wait for one name, and of so many names; and what it costs to wait.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fencepost_measure::Worker;
 use serde_json::json;
@@ -17,12 +17,17 @@ const WAITERS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
 const PROCESSES: [usize; 4] = [1, 10, 100, 300];
 const NAMES: [usize; 4] = [1, 100, 10_000, 100_000];
 /// For each of many names.
-const CONTENDERS: usize = 3;
+const CONTENDERS: usize = 2;
+/// How often all names together change hands in a second: less than what a process can do.
+const RATE: usize = 8_000;
 
 /// How long hand-overs are counted.
 const SECONDS: usize = 3;
-/// How long those who only wait are watched: more than two pauses of those who look least.
-const WATCHED: usize = 12;
+/// Who wait, and nobody is served.
+const WAITING: [usize; 3] = [100, 1_000, 10_000];
+/// How long until they have their pace, and how long they are watched: longer than the longest pause.
+const SETTLED: Duration = Duration::from_secs(15);
+const WATCHED: Duration = Duration::from_secs(30);
 
 /// What came of one contest.
 struct Outcome {
@@ -58,34 +63,24 @@ pub(super) fn run(name: &str, start: fn() -> Target, rounds: usize) {
     };
     let waiters = in_turns(&WAITERS, &|size| {
         progress(&format!("{name}, {size} waiters"));
-        contest(start, 1, 1, size + 1)
+        contest(start, 1, [1, size + 1, 0])
     });
     told("waiters", &WAITERS, waiters);
     let processes = in_turns(&PROCESSES, &|size| {
         progress(&format!("{name}, {size} waiting processes"));
-        contest(start, size + 1, 1, 1)
+        contest(start, size + 1, [1, 1, 0])
     });
     told("waiting processes", &PROCESSES, processes);
     let names = in_turns(&NAMES, &|size| {
         progress(&format!("{name}, {size} contended names"));
-        contest(start, 1, size, CONTENDERS)
+        contest(start, 1, [size, CONTENDERS, 1_000_000 * size / RATE])
     });
     told("contended names", &NAMES, names);
-    for size in WAITERS {
-        progress(&format!("{name}, {size} who only wait"));
-        let (share, scripts) = wait(start, size);
-        let detail = format!("{scripts:.0} scripts a second");
-        let goal = Some(Goal::AtMost(0.05));
-        report_number(&format!("{name}, {size} only wait: share of a server core"), share, &detail, goal);
-        add_row(json!({
-            "target": name, "operation": "waiting", "what": "waiters", "size": size,
-            "core": share, "scripts_per_s": scripts,
-        }));
-    }
+    wait(name, start);
 }
 
-/// So many processes with so many contenders for each of so many names.
-fn contest(start: fn() -> Target, processes: usize, names: usize, contenders: usize) -> Outcome {
+/// So many processes, each with so many names, contenders for each, and microseconds that they hold it.
+fn contest(start: fn() -> Target, processes: usize, [names, contenders, hold]: [usize; 3]) -> Outcome {
     runtime().block_on(async {
         let target = start();
         let mut workers = Vec::new();
@@ -94,7 +89,7 @@ fn contest(start: fn() -> Target, processes: usize, names: usize, contenders: us
         }
         for worker in &mut workers {
             worker.ready().await.expect("a process");
-            worker.tell(&format!("contend {names} {contenders}")).await.expect("a process");
+            worker.tell(&format!("contend {names} {contenders} {hold}")).await.expect("a process");
         }
         for worker in &mut workers {
             worker.answer().await.expect("everybody's first turn");
@@ -118,30 +113,43 @@ fn contest(start: fn() -> Target, processes: usize, names: usize, contenders: us
     })
 }
 
-/// The share of a core that the servers use, and how many scripts a second they run, while so many wait.
-fn wait(start: fn() -> Target, waiters: usize) -> (f64, f64) {
+/// The share of a core that the servers use, and how many scripts a second they run, while so many wait and
+/// nobody is served.
+fn wait(name: &str, start: fn() -> Target) {
+    progress(&format!("{name}, many who only wait"));
     runtime().block_on(async {
-        let target = start();
-        let mut workers = Vec::new();
-        for _ in 0..2 {
-            let mut worker = Worker::start(player("growth", &target.url, 0)).expect("a process");
-            worker.ready().await.expect("a process");
-            workers.push(worker);
+        let mut sides = Vec::new();
+        for size in WAITING {
+            let target = start();
+            let mut workers = Vec::new();
+            for commands in ["hold 1 60".to_owned(), format!("wait held:0 {size}")] {
+                let mut worker = Worker::start(player("growth", &target.url, 0)).expect("a process");
+                worker.ready().await.expect("a process");
+                worker.tell(&commands).await.expect("a process");
+                worker.answer().await.expect("it is done");
+                workers.push(worker);
+            }
+            sides.push((size, target, workers));
         }
-        let (crowd, holder) = (1, 0);
-        workers[holder].tell("hold 1 60").await.expect("a process");
-        workers[holder].answer().await.expect("the lock");
-        workers[crowd].tell(&format!("wait held:0 {waiters}")).await.expect("a process");
-        workers[crowd].answer().await.expect("a crowd");
-        let mut figures = (f64::NAN, f64::NAN);
         // At first everybody has just come.
-        for _ in 0..2 {
-            let (before, scripts, started) = (target.spent(), target.scripts(), Instant::now());
-            workers[crowd].tell(&format!("count {WATCHED}")).await.expect("a process");
-            workers[crowd].answer().await.expect("figures");
+        tokio::time::sleep(SETTLED).await;
+        let before: Vec<_> = sides.iter().map(|(_, target, _)| (target.spent(), target.scripts())).collect();
+        let started = Instant::now();
+        tokio::time::sleep(WATCHED).await;
+        for ((size, target, _workers), (spent, scripts)) in sides.iter().zip(before) {
             let took = started.elapsed().as_secs_f64();
-            figures = ((target.spent() - before) / took / 1e6, (target.scripts() - scripts) / took);
+            let (share, scripts) =
+                ((target.spent() - spent) / took / 1e6, (target.scripts() - scripts) / took);
+            report_number(
+                &format!("{name}, {size} only wait: share of a server core"),
+                share,
+                &format!("{scripts:.0} scripts a second"),
+                Some(Goal::AtMost(0.05)),
+            );
+            add_row(json!({
+                "target": name, "operation": "waiting", "what": "waiters", "size": size,
+                "core": share, "scripts_per_s": scripts,
+            }));
         }
-        figures
-    })
+    });
 }

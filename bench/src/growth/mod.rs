@@ -1,5 +1,5 @@
-//! What an operation costs as numbers grow: locks held, those who wait for one name, names that are contended.
-//! Processor time is what counts: it is the same however long somebody waits for a core.
+//! What an operation costs as numbers grow: locks held, those who wait for one name, names that are
+//! contended. Processor time is what counts: it is the same however long somebody waits for a core.
 
 mod crowd;
 mod held;
@@ -18,11 +18,14 @@ const TARGETS: [(&str, fn() -> Target); 1] = [("redis", Target::redis)];
 /// An operation may cost so much more than at the smallest size.
 const FLAT: f64 = 1.25;
 
-pub(crate) fn run(rounds: usize) {
-    for (name, start) in TARGETS {
-        held::run(name, start, rounds.div_ceil(5));
-        crowd::run(name, start, rounds.div_ceil(5));
-    }
+pub(crate) const PARTS: [(&str, fn(usize)); 2] = [("growth-held", held), ("growth-crowd", crowd)];
+
+fn held(rounds: usize) {
+    TARGETS.iter().for_each(|(name, start)| held::run(name, *start, rounds.div_ceil(5)));
+}
+
+fn crowd(rounds: usize) {
+    TARGETS.iter().for_each(|(name, start)| crowd::run(name, *start, rounds.div_ceil(5)));
 }
 
 /// Microseconds of processor time that one operation takes.

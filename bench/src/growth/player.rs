@@ -3,7 +3,8 @@
 //! - `hold COUNT TTL` takes so many locks and keeps them, renewed.
 //! - `renew SECONDS` tells what that takes.
 //! - `cycle COUNT` takes and gives back a lock so often.
-//! - `contend NAMES CONTENDERS` lets so many contend for each of so many names, until all have had it once.
+//! - `contend NAMES CONTENDERS HOLD` lets so many contend for each of so many names, and hold it for so many
+//!   microseconds, more or less. It answers when as many turns are over as there are contenders.
 //! - `wait NAME COUNT` has so many wait for one name.
 //! - `count SECONDS` tells how often a lock was taken meanwhile.
 
@@ -12,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fencepost::{Guard, Locks};
-use fencepost_measure::answer;
 use fencepost_measure::usage::{memory, processor_time};
+use fencepost_measure::{answer, now};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -71,13 +72,24 @@ async fn obey(locks: &Locks, command: &str, held: &mut Vec<Guard>) -> Value {
         }
         "contend" => {
             let (names, contenders) = (number(1), number(2));
+            let hold = Duration::from_micros(number(3) as u64);
             for contender in 0..names * contenders {
+                // More at once than the server can answer in time would be refused.
+                if contender % 1000 == 999 {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
                 let lock = locks.lock(format!("growth:{}", contender % names));
                 tokio::spawn(async move {
                     loop {
                         let guard = lock.acquire().await.expect("the lock");
-                        // Those of this process who have something to say do so before it goes on.
-                        tokio::task::yield_now().await;
+                        if hold.is_zero() {
+                            // Those of this process who have something to say do so before it goes on.
+                            tokio::task::yield_now().await;
+                        } else {
+                            // By chance, or all would go on at the same time.
+                            let chance = (now() % 1_000_000) as f64 / 1e6;
+                            tokio::time::sleep(hold.mul_f64(0.5 + chance)).await;
+                        }
                         guard.release().await.expect("a release");
                     }
                 });

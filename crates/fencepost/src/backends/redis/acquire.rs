@@ -20,13 +20,18 @@ use crate::runtime::clock::Moment;
 use crate::wait::{jittered, random};
 use crate::{FencingToken, Holder, Result};
 
-/// How long a waiter sleeps for each place in the queue before it looks again, twice as long each time, and at
-/// most. Releases push, but the end of a lease and clients of other make do not.
+/// How long a waiter sleeps for each place in the queue before it looks again, and at most, where the holder
+/// is of other make: its release does not push.
 const LOOK: Duration = Duration::from_millis(250);
 const LAST_LOOK: Duration = Duration::from_secs(5);
 
-/// Far back it sleeps so long for each place, and at most: all looks together cost the server no more for each
-/// waiter, and where locks are handed over faster than that it does not look at all.
+/// Where the holder pushes, a look finds only what nobody tells: a key that was deleted, a server that was
+/// demoted. That may take as long as the wait already has: a first pause four times as long, then each time
+/// twice that.
+const PUSHED_DOUBLINGS: u32 = 2;
+
+/// Far back it sleeps so long for each place, and at most: all looks together cost the server no more for
+/// each waiter, and where locks are handed over faster than that it does not look at all.
 const FAR_LOOK: Duration = Duration::from_millis(5);
 const LAST_FAR_LOOK: Duration = Duration::from_secs(30);
 
@@ -85,10 +90,11 @@ impl Busy {
     }
 }
 
-/// When to look again, by the place in the queue, the looks so far, and the milliseconds that the lock's lease
-/// has left.
-fn look_in(place: u32, looks: u32, ttl: i64) -> Duration {
-    let near = LOOK.saturating_mul(place.saturating_add(1)).saturating_mul(1 << looks.min(8)).min(LAST_LOOK);
+/// When to look again, by the place in the queue, how often the first pause was doubled, and the milliseconds
+/// that the lock's lease has left.
+fn look_in(place: u32, doublings: u32, ttl: i64) -> Duration {
+    let first = LOOK.saturating_mul(1 << doublings.min(8));
+    let near = first.saturating_mul(place.saturating_add(1)).min(LAST_LOOK);
     let by_place = jittered(near.max(FAR_LOOK.saturating_mul(place).min(LAST_FAR_LOOK)));
     match u64::try_from(ttl) {
         // One millisecond more than the ttl: the key lives to the end of its last one.
@@ -199,9 +205,9 @@ impl<'a> Acquire<'a> {
             return Ok(Asked::Revoked);
         }
         let holder = record::holder(name, &value, ttl);
-        // A holder of other make does not push: who waits for it looks as often as at first.
-        let looks = if holder.token.is_some() { self.sent.saturating_sub(1) } else { 0 };
-        let look_in = look_in(place.unwrap_or(0), looks, ttl);
+        let looks = self.sent.saturating_sub(1);
+        let doublings = if holder.token.is_some() { looks.saturating_add(PUSHED_DOUBLINGS) } else { 0 };
+        let look_in = look_in(place.unwrap_or(0), doublings, ttl);
         Ok(Asked::Busy(Busy { holder, sent, place, look_in }))
     }
 
