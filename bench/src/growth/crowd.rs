@@ -15,9 +15,7 @@ use crate::workers::player;
 const WAITERS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
 /// A process each.
 const PROCESSES: [usize; 4] = [1, 10, 100, 300];
-const NAMES: [usize; 4] = [1, 100, 10_000, 100_000];
-/// For each of many names.
-const CONTENDERS: usize = 2;
+const NAMES: [usize; 4] = [1, 100, 1_000, 10_000];
 /// How often all names together change hands in a second: less than what a process can do.
 const RATE: usize = 8_000;
 
@@ -37,19 +35,33 @@ struct Outcome {
 }
 
 pub(super) fn run(name: &str, start: fn() -> Target, rounds: usize) {
-    let in_turns = |sizes: &[usize], measure: &dyn Fn(usize) -> Outcome| -> Vec<Vec<Outcome>> {
+    let in_turns = |sizes: &[usize], measure: &dyn Fn(usize) -> Option<Outcome>| -> Vec<Vec<Outcome>> {
         let mut outcomes: Vec<Vec<_>> = sizes.iter().map(|_| Vec::new()).collect();
         for _ in 0..rounds {
             for (size, outcomes) in sizes.iter().zip(&mut outcomes) {
-                outcomes.push(measure(*size));
+                outcomes.extend(measure(*size));
             }
         }
         outcomes
     };
     let told = |what: &str, sizes: &[usize], outcomes: Vec<Vec<Outcome>>| {
+        let (through, failed): (Vec<_>, Vec<_>) =
+            sizes.iter().copied().zip(outcomes).partition(|(_, rounds)| !rounds.is_empty());
+        for (size, _) in failed {
+            report_number(
+                &format!("{name}, {size} {what}: rounds"),
+                0.0,
+                "requests were not answered in time",
+                None,
+            );
+        }
+        let (sizes, outcomes): (Vec<_>, Vec<_>) = through.into_iter().unzip();
+        if sizes.is_empty() {
+            return;
+        }
         let costs: Vec<Vec<_>> =
             outcomes.iter().map(|rounds| rounds.iter().map(|one| one.cost).collect()).collect();
-        report(name, "a hand-over", what, sizes, &costs, true);
+        report(name, "a hand-over", what, &sizes, &costs, true);
         for (size, rounds) in sizes.iter().zip(&outcomes) {
             let of = |side: fn(&Outcome) -> f64| middle(rounds.iter().map(side).collect());
             let (rate, scripts) = (of(|one| one.per_second), of(|one| one.scripts));
@@ -73,14 +85,18 @@ pub(super) fn run(name: &str, start: fn() -> Target, rounds: usize) {
     told("waiting processes", &PROCESSES, processes);
     let names = in_turns(&NAMES, &|size| {
         progress(&format!("{name}, {size} contended names"));
-        contest(start, 1, [size, CONTENDERS, 1_000_000 * size / RATE])
+        contest(start, 2, [size, 1, 1_000_000 * size / RATE])
     });
     told("contended names", &NAMES, names);
     wait(name, start);
 }
 
 /// So many processes, each with so many names, contenders for each, and microseconds that they hold it.
-fn contest(start: fn() -> Target, processes: usize, [names, contenders, hold]: [usize; 3]) -> Outcome {
+fn contest(
+    start: fn() -> Target,
+    processes: usize,
+    [names, contenders, hold]: [usize; 3],
+) -> Option<Outcome> {
     runtime().block_on(async {
         let target = start();
         let mut workers = Vec::new();
@@ -89,27 +105,27 @@ fn contest(start: fn() -> Target, processes: usize, [names, contenders, hold]: [
         }
         for worker in &mut workers {
             worker.ready().await.expect("a process");
-            worker.tell(&format!("contend {names} {contenders} {hold}")).await.expect("a process");
+            worker.tell(&format!("contend {names} {contenders} {hold}")).await.ok()?;
         }
         for worker in &mut workers {
-            worker.answer().await.expect("everybody's first turn");
+            worker.answer().await.ok()?;
         }
         let (before, scripts, started) = (target.spent(), target.scripts(), Instant::now());
         for worker in &mut workers {
-            worker.tell(&format!("count {SECONDS}")).await.expect("a process");
+            worker.tell(&format!("count {SECONDS}")).await.ok()?;
         }
         let (mut acquired, mut spent) = (0.0, 0.0);
         for worker in &mut workers {
-            let told = worker.answer().await.expect("figures");
+            let told = worker.answer().await.ok()?;
             acquired += told["acquired"].as_f64().expect("a figure");
             spent += told["spent"].as_f64().expect("a figure");
         }
         let server = target.spent() - before;
-        Outcome {
+        Some(Outcome {
             cost: Cost { client: spent / acquired, server: server / acquired },
             per_second: acquired / started.elapsed().as_secs_f64(),
             scripts: (target.scripts() - scripts) / acquired,
-        }
+        })
     })
 }
 

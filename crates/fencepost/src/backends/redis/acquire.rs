@@ -20,15 +20,10 @@ use crate::runtime::clock::Moment;
 use crate::wait::{jittered, random};
 use crate::{FencingToken, Holder, Result};
 
-/// How long a waiter sleeps for each place in the queue before it looks again, and at most, where the holder
-/// is of other make: its release does not push.
+/// How long a waiter sleeps for each place in the queue before it looks again, and at most. Releases push,
+/// but the end of a lease and clients of other make do not, nor does the end of a push that nobody took.
 const LOOK: Duration = Duration::from_millis(250);
 const LAST_LOOK: Duration = Duration::from_secs(5);
-
-/// Where the holder pushes, a look finds only what nobody tells: a key that was deleted, a server that was
-/// demoted. That may take as long as the wait already has: a first pause four times as long, then each time
-/// twice that.
-const PUSHED_DOUBLINGS: u32 = 2;
 
 /// Far back it sleeps so long for each place, and at most: all looks together cost the server no more for
 /// each waiter, and where locks are handed over faster than that it does not look at all.
@@ -90,11 +85,9 @@ impl Busy {
     }
 }
 
-/// When to look again, by the place in the queue, how often the first pause was doubled, and the milliseconds
-/// that the lock's lease has left.
-fn look_in(place: u32, doublings: u32, ttl: i64) -> Duration {
-    let first = LOOK.saturating_mul(1 << doublings.min(8));
-    let near = first.saturating_mul(place.saturating_add(1)).min(LAST_LOOK);
+/// When to look again, by the place in the queue and the milliseconds that the lock's lease has left.
+fn look_in(place: u32, ttl: i64) -> Duration {
+    let near = LOOK.saturating_mul(place.saturating_add(1)).min(LAST_LOOK);
     let by_place = jittered(near.max(FAR_LOOK.saturating_mul(place).min(LAST_FAR_LOOK)));
     match u64::try_from(ttl) {
         // One millisecond more than the ttl: the key lives to the end of its last one.
@@ -186,7 +179,7 @@ impl<'a> Acquire<'a> {
         if let Value::Error(text) = &value {
             // A lock key of another type is somebody else's.
             if let Some((0, _)) = self.client.key_of_another_type(&self.keys, text).await {
-                let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, 0, -1));
+                let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, -1));
                 return Ok(Asked::Busy(Busy { holder, sent, place: None, look_in }));
             }
             if self.sent == 1 {
@@ -205,9 +198,7 @@ impl<'a> Acquire<'a> {
             return Ok(Asked::Revoked);
         }
         let holder = record::holder(name, &value, ttl);
-        let looks = self.sent.saturating_sub(1);
-        let doublings = if holder.token.is_some() { looks.saturating_add(PUSHED_DOUBLINGS) } else { 0 };
-        let look_in = look_in(place.unwrap_or(0), doublings, ttl);
+        let look_in = look_in(place.unwrap_or(0), ttl);
         Ok(Asked::Busy(Busy { holder, sent, place, look_in }))
     }
 
@@ -296,24 +287,14 @@ mod tests {
     #[test]
     fn the_first_look_when_the_lease_ends_and_the_others_the_later_the_further_back() {
         for _ in 0..100 {
-            assert!((ms(125)..=ms(250)).contains(&look_in(0, 0, -1)));
-            assert!((ms(11)..=ms(11)).contains(&look_in(0, 0, 10)));
-            assert!((ms(11)..=ms(46)).contains(&look_in(7, 0, 10)));
-            assert!((ms(1000)..=ms(2000)).contains(&look_in(7, 0, 60_000)));
-            assert!((ms(1125)..=ms(2250)).contains(&look_in(8, 0, 10)), "not a crowd at the end of a lease");
-            assert!((ms(2500)..=ms(5000)).contains(&look_in(1000, 0, 10)));
-            assert!((ms(10_000)..=ms(20_000)).contains(&look_in(4000, 0, 10)));
-            assert!((ms(15_000)..=ms(30_000)).contains(&look_in(u32::MAX, 0, i64::MAX)));
-        }
-    }
-
-    #[test]
-    fn the_longer_a_waiter_has_waited_the_less_it_looks_but_it_does_when_the_lease_ends() {
-        for _ in 0..100 {
-            assert!((ms(500)..=ms(1000)).contains(&look_in(0, 2, 60_000)));
-            assert!((ms(2500)..=ms(5000)).contains(&look_in(0, u32::MAX, 60_000)));
-            assert!((ms(2500)..=ms(5000)).contains(&look_in(9, 1, 60_000)));
-            assert!((ms(11)..=ms(11)).contains(&look_in(0, u32::MAX, 10)));
+            assert!((ms(125)..=ms(250)).contains(&look_in(0, -1)));
+            assert!((ms(11)..=ms(11)).contains(&look_in(0, 10)));
+            assert!((ms(11)..=ms(46)).contains(&look_in(7, 10)));
+            assert!((ms(1000)..=ms(2000)).contains(&look_in(7, 60_000)));
+            assert!((ms(1125)..=ms(2250)).contains(&look_in(8, 10)), "not a crowd at the end of a lease");
+            assert!((ms(2500)..=ms(5000)).contains(&look_in(1000, 10)));
+            assert!((ms(10_000)..=ms(20_000)).contains(&look_in(4000, 10)));
+            assert!((ms(15_000)..=ms(30_000)).contains(&look_in(u32::MAX, i64::MAX)));
         }
     }
 
