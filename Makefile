@@ -176,8 +176,8 @@ bench-peers: ## Measure Fencepost beside other libraries, which it installs by n
 	@PYTHON=$(PYTHON) sh bench/peers/install $(TARGET)/peers
 	$(CARGO) run --release --locked -p fencepost-bench -- $(or $(ARGS),peers)
 
-compare: ## Write the tables of COMPARE.md from bench/results
-	@$(PYTHON) scripts/compare
+compare: ## Write the tables of COMPARE.md and docs/guide/scale.md from bench/results; ARGS= names one of them
+	@$(PYTHON) scripts/compare $(ARGS)
 
 bench-python: ## Measure the Python package beside its peers; SECS= is the length of one measure
 	sh bench/python/run $(ARGS)

@@ -31,7 +31,7 @@ use fencepost_testkit::Folder;
 use fencepost_testkit::redis::Server;
 
 /// What can be chosen by name, and how it is run with so many rounds.
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 11] = [
     ("redis", redis),
     ("cluster", cluster::run),
     ("file", file),
@@ -41,7 +41,6 @@ const PARTS: [Part; 12] = [
     ("etcd", etcd::run),
     ("fence", fence::run),
     ("held", held::run),
-    ("growth", growth::run),
     ("startup", startup::run),
     ("stores", stores::run),
 ];
@@ -49,7 +48,7 @@ const PARTS: [Part; 12] = [
 const USAGE: &str = "usage: fencepost-bench [--rounds N] [--into FOLDER] [PART …]
 
 Starts its own servers; N is 15 unless given, and 5 for peers. Without parts all but the peers are measured; \
-`peers` stands for all of those.";
+`peers` and `growth` stand for all of theirs.";
 
 fn redis(rounds: usize) {
     let server = Server::start();
@@ -72,7 +71,7 @@ fn main() -> ExitCode {
         workers::play(role, arguments);
         return ExitCode::SUCCESS;
     }
-    let all: Vec<_> = PARTS.into_iter().chain(peers::PARTS).collect();
+    let all: Vec<_> = PARTS.into_iter().chain(growth::PARTS).chain(peers::PARTS).collect();
     let Some(Wanted { rounds, folder, parts }) = Wanted::parse(&words, &all) else {
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         eprintln!("{USAGE}\nParts: {}", names.join(", "));
@@ -102,7 +101,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// `peers` stands for all of its parts.
+    /// `peers` and `growth` stand for all of their parts.
     fn parse(words: &[String], all: &[Part]) -> Option<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
         let mut wanted = Self { rounds: None, folder, parts: Vec::new() };
@@ -111,12 +110,13 @@ impl Wanted {
             match word {
                 "--rounds" => wanted.rounds = Some(words.next()?.parse().ok().filter(|rounds| *rounds > 0)?),
                 "--into" => wanted.folder = words.next()?.into(),
+                "growth" => wanted.parts.extend(growth::PARTS),
                 "peers" => wanted.parts.extend(peers::PARTS),
                 other => wanted.parts.push(*all.iter().find(|(name, _)| *name == other)?),
             }
         }
         if wanted.parts.is_empty() {
-            wanted.parts.extend(PARTS);
+            wanted.parts.extend(PARTS.into_iter().chain(growth::PARTS));
         }
         Some(wanted)
     }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::cycle::runtime;
 use crate::raw::{self, Pushed, Token};
-use crate::{etcd, postgres, zookeeper};
+use crate::{etcd, growth, postgres, zookeeper};
 
 /// Locks on a store.
 pub(crate) fn locks(url: &str) -> Command {
@@ -61,6 +61,10 @@ pub(crate) fn play(role: &str, words: &[String]) {
             let served = serve(&locks).await;
             locks.close().await;
             served
+        }),
+        "growth" => runtime().block_on(async {
+            let locks = Locks::connect(target).await.expect("a store");
+            growth::player::serve(&locks).await
         }),
         "token" => runtime().block_on(serve(&Tokens(target.parse().expect("an address")))),
         "pushed" => runtime().block_on(serve(&Scripted(target.parse().expect("an address")))),

@@ -7,7 +7,7 @@ use fencepost::Locks;
 use fencepost_testkit::redis::Server;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::harness::{bounded, connect, ms, poll_once, queue_length, queues, secs};
+use crate::harness::{bounded, connect, ms, poll_once, queue_length, queues, secs, until};
 
 /// A second for each group that does not react, and some for a busy machine. It was five to ten before.
 const SOON: Duration = Duration::from_secs(3);
@@ -109,31 +109,93 @@ async fn waiters_that_died_cost_nothing_though_somebody_listens_to_everything() 
     assert!(served - released < SOON, "{:?}", served - released);
 }
 
-/// A waiter looks the later the further back it stands.
+/// How often the server has run a command.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let start = format!("cmdstat_{command}:calls=");
+    let count = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok());
+    count.unwrap_or(0)
+}
+
+/// So many tasks that wait for the lock, once they stand in its queue.
+async fn crowd(server: &Server, locks: &Locks, count: u64) -> Vec<tokio::task::JoinHandle<()>> {
+    let waiters = (0..count).map(|_| {
+        let lock = locks.lock("a");
+        tokio::spawn(async move {
+            loop {
+                let guard = lock.acquire().await.unwrap();
+                guard.release().await.unwrap();
+            }
+        })
+    });
+    let waiters = waiters.collect();
+    queues(server, "a", count).await;
+    waiters
+}
+
+/// A waiter looks the later the further back it stands, and the longer it has waited.
 #[tokio::test]
 async fn a_long_queue_asks_little() {
     let server = Server::start();
     let (holder, locks) = (connect(&server).await, connect(&server).await);
     let held = holder.lock("a").ttl(secs(60)).without_renewal().acquire().await.unwrap();
-    let waiters: Vec<_> = (0..200)
-        .map(|_| {
-            let lock = locks.lock("a");
-            tokio::spawn(async move { lock.acquire().await.map(drop) })
-        })
-        .collect();
-    queues(&server, "a", 200).await;
-    let looks = || -> u64 {
-        let stats = server.cli(&["INFO", "commandstats"]);
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_lpos:")).unwrap_or_default();
-        line.split(['=', ',']).nth(1).map_or(0, |count| count.parse().unwrap())
-    };
-    let before = looks();
-    tokio::time::sleep(secs(2)).await;
-    let count = looks() - before;
-    // About 60 a second; 200 waiters that look every 0.35 to 0.7 seconds make 400.
-    assert!(count < 400, "{count} looks in two seconds");
+    let waiters = crowd(&server, &locks, 200).await;
+    let (looks, searches) = (calls(&server, "pexpire"), calls(&server, "lpos"));
+    tokio::time::sleep(secs(3)).await;
+    let looks = calls(&server, "pexpire") - looks;
+    // Some 30 a second; 200 waiters that look every 0.35 to 0.7 seconds make 400.
+    assert!(looks < 300, "{looks} looks in three seconds");
+    // Nobody has moved, so nobody is searched for from the head.
+    assert_eq!(calls(&server, "lpos"), searches);
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     held.release().await.unwrap();
+}
+
+/// A hand-over is two scripts, and what they do does not depend on how many wait.
+#[tokio::test]
+async fn a_hand_over_costs_the_same_however_many_wait() {
+    const COMMANDS: [&str; 5] = ["evalsha", "set", "lpop", "rpush", "lindex"];
+    let mut costs = Vec::new();
+    for count in [10, 1_000] {
+        let server = Server::start();
+        let (holder, locks) = (connect(&server).await, connect(&server).await);
+        let held = holder.lock("a").acquire().await.unwrap();
+        let waiters = crowd(&server, &locks, count).await;
+        let before = COMMANDS.map(|command| calls(&server, command));
+        let granted = locks.stats().acquired;
+        held.release().await.unwrap();
+        until("they took turns", async || locks.stats().acquired >= granted + 5_000).await;
+        waiters.iter().for_each(tokio::task::JoinHandle::abort);
+        let turns = (locks.stats().acquired - granted) as f64;
+        let after = COMMANDS.map(|command| calls(&server, command));
+        costs.push([0, 1, 2, 3, 4].map(|which| (after[which] - before[which]) as f64 / turns));
+    }
+    // Two scripts, two writes of strings, one of each end of the queue. A busy machine adds looks and
+    // renewals.
+    for cost in &costs {
+        assert!(cost.iter().all(|count| *count < 3.5), "{costs:?}");
+    }
+    assert!(costs[1].iter().sum::<f64>() < costs[0].iter().sum::<f64>() * 1.5, "{costs:?}");
+}
+
+/// What a lock takes at the server for as long as it is held: its key and its fence.
+#[tokio::test]
+async fn a_held_lock_takes_little_memory_of_the_server() {
+    let server = Server::start();
+    let locks = connect(&server).await;
+    let used = || -> u64 {
+        let memory = server.cli(&["INFO", "memory"]);
+        memory.lines().find_map(|line| line.strip_prefix("used_memory:")?.parse().ok()).unwrap()
+    };
+    let before = used();
+    let mut guards = Vec::new();
+    for number in 0..5_000 {
+        guards.push(locks.lock(format!("held:{number}")).acquire().await.unwrap());
+    }
+    let each = (used() - before) / 5_000;
+    // About 400 bytes.
+    assert!(each < 800, "{each} bytes each");
+    assert_eq!(server.keys().len(), 10_000);
 }
 
 #[tokio::test]

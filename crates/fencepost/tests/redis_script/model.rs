@@ -292,11 +292,13 @@ impl Name {
         }
         let Some(queue) = &mut self.queue else { return fails(reply, "WRONGTYPE") };
         let mut place = None;
-        if step.verb == "again" {
+        if let Some(stood) = step.verb.strip_prefix("again") {
             if queue.front().is_some_and(|first| first != who && !call.is_alive(first)) && call.may_count {
                 queue.pop_front();
             }
-            place = queue.iter().position(|entry| entry == who);
+            // Who waits twice may stand in another place than the first.
+            let there = stood.trim().parse().ok().filter(|place| queue.get(*place) == Some(who));
+            place = there.or_else(|| queue.iter().position(|entry| entry == who));
         }
         let place = place.unwrap_or_else(|| {
             queue.push_back(who.clone());

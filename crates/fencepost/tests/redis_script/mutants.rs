@@ -108,7 +108,8 @@ const MUTANTS: &[(&str, &str, &str)] = &[
     ("a dead head stays", "if reached and reached[2] == 0 then call('LPOP', queue) end", ""),
     ("a live head goes", "if reached and reached[2] == 0 then", "if reached then"),
     ("a look without the right to count", "first ~= who and redis.pcall(", "first ~= who and call("),
-    ("twice in the queue", "place = call('LPOS', queue, who)", "place = false"),
+    ("twice in the queue", "or call('LPOS', queue, who)", "or false"),
+    ("somebody else's place", "call('LINDEX', queue, stood) == who and stood", "stood"),
     ("a queue for ever", "- 1\n    call('PEXPIRE', queue, '60000')", "- 1"),
     ("one error for all", "pcall(step,", "true, step("),
 ];

@@ -235,7 +235,10 @@ impl World {
             0..=29 => {
                 (*self.dice.one(&["wait", "wait", "wait", "try"]), self.new_entry(name), "30000".into())
             }
-            30..=44 => ("again", entry, "30000".into()),
+            30..=44 => {
+                let verb = *self.dice.one(&["again", "again 0", "again 1", "again 4"]);
+                (verb, entry, "30000".into())
+            }
             45..=49 => (*self.dice.one(&["wait", "try"]), entry, "30000".into()),
             50..=68 => ("free", grant, "-".into()),
             69..=76 => ("leave", entry, "-".into()),
@@ -305,7 +308,8 @@ impl World {
             let name = &mut self.names[step.name];
             let before = name.clone();
             name.apply(step, reply, &mut call).map_err(|error| format!("{step:?} in {before:?}: {error}"))?;
-            *self.steps.entry(step.verb).or_default() += 1;
+            let verb = step.verb.split(' ').next().unwrap_or_default();
+            *self.steps.entry(verb).or_default() += 1;
         }
         match call.heard.pop_front() {
             Some(extra) => Err(format!("{steps:?}: published {extra:?}")),

@@ -24,9 +24,14 @@ use crate::wait::{jittered, random};
 use crate::{FencingToken, Holder, Result};
 
 /// How long a waiter sleeps for each place in the queue before it looks again, and at most. Releases push,
-/// but the end of a lease and clients of other make do not.
+/// but the end of a lease and clients of other make do not, nor does the end of a push that nobody took.
 const LOOK: Duration = Duration::from_millis(250);
 const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// Far back it sleeps so long for each place, and at most: all looks together cost the server no more for
+/// each waiter, and where locks are handed over faster than that it does not look at all.
+const FAR_LOOK: Duration = Duration::from_millis(5);
+const LAST_FAR_LOOK: Duration = Duration::from_secs(30);
 
 /// So many waiters look as soon as the lease in their way ends. More would be a crowd.
 const FIRST_PLACES: u32 = 8;
@@ -70,6 +75,7 @@ struct Busy {
     holder: Holder,
     /// When the request was sent that this answers.
     sent: Moment,
+    place: Option<u32>,
     look_in: Duration,
 }
 
@@ -84,7 +90,8 @@ impl Busy {
 
 /// When to look again, by the place in the queue and the milliseconds that the lock's lease has left.
 fn look_in(place: u32, ttl: i64) -> Duration {
-    let by_place = jittered(LOOK.saturating_mul(place.saturating_add(1)).min(LAST_LOOK));
+    let near = LOOK.saturating_mul(place.saturating_add(1)).min(LAST_LOOK);
+    let by_place = jittered(near.max(FAR_LOOK.saturating_mul(place).min(LAST_FAR_LOOK)));
     match u64::try_from(ttl) {
         // One millisecond more than the ttl: the key lives to the end of its last one.
         Ok(ttl) if place < FIRST_PLACES => {
@@ -111,6 +118,8 @@ struct Acquire<'a> {
     sent: u32,
     /// Where a grant is pushed, if that is not the channel of this runtime.
     shard_channel: Option<ShardChannel>,
+    /// In the queue, by the last answer.
+    place: Option<u32>,
     /// One of them went over a session that ended, and may arrive later than what came after it.
     astray: bool,
 }
@@ -121,9 +130,20 @@ impl<'a> Acquire<'a> {
         client.servers.prepare(keys.each()[0], request.ttl, &client.keeper);
         let pushes = client.listen(identity.owner(), &request.signal);
         let entry = record::entry(identity.owner(), &pushes.1, &request.note).into();
-        let (pushes, session, shard_channel) = (Some(pushes), None, None);
-        let (queues, sent, astray) = (false, 0, false);
-        Ok(Self { client, request, keys, identity, entry, pushes, session, queues, sent, shard_channel, astray })
+        Ok(Self {
+            client,
+            request,
+            keys,
+            identity,
+            entry,
+            pushes: Some(pushes),
+            session: None,
+            queues: false,
+            sent: 0,
+            shard_channel: None,
+            place: None,
+            astray: false,
+        })
     }
 
     /// Waits until the lock is ours; `None` if it was, and was taken back before we knew.
@@ -134,6 +154,7 @@ impl<'a> Acquire<'a> {
                 Asked::Revoked => return Ok(None),
                 Asked::Busy(busy) => busy,
             };
+            self.place = busy.place;
             self.request.seen.note(busy.holder.clone());
             self.request.seen.answered();
             if !self.queues {
@@ -148,7 +169,7 @@ impl<'a> Acquire<'a> {
     /// Asks for the lock; with `wait`, stands in the queue if it is held. A request that is repeated, because
     /// the first one was not answered, finds the place or the lock that the first one got.
     async fn ask(&mut self, wait: bool) -> Result<Asked> {
-        let (client, ttl, entry) = (self.client, self.request.ttl, self.entry.clone());
+        let (client, ttl, entry, place) = (self.client, self.request.ttl, self.entry.clone(), self.place);
         let (session, sent, shard_channel) = (&mut self.session, &mut self.sent, &mut self.shard_channel);
         let (queues, keys) = (&mut self.queues, &self.keys);
         let pushes = &self.pushes;
@@ -164,7 +185,7 @@ impl<'a> Acquire<'a> {
             match (*queues, *sent) {
                 (false, _) => Op::Try { entry: &entry, ttl },
                 (true, 1) => Op::Wait { entry: &entry, ttl },
-                (true, _) => Op::Again { entry: &entry, ttl },
+                (true, _) => Op::Again { entry: &entry, ttl, place },
             }
         };
         let reply = client.send(&self.keys, client.timeout().min(ttl), op).await?;
@@ -178,7 +199,7 @@ impl<'a> Acquire<'a> {
             // A lock key of another type is somebody else's.
             if let Some((0, _)) = self.client.key_of_another_type(&self.keys, text).await {
                 let (holder, look_in) = (Holder::unknown(name.clone()), look_in(0, -1));
-                return Ok(Asked::Busy(Busy { holder, sent, look_in }));
+                return Ok(Asked::Busy(Busy { holder, sent, place: None, look_in }));
             }
             if self.sent == 1 && errors::code(text) != batch::UNREPLICATED {
                 // Nothing was done, so there is nothing to undo.
@@ -195,8 +216,9 @@ impl<'a> Acquire<'a> {
         if Record::parse(&value).is_some_and(|record| record.owner == self.identity.owner()) {
             return Ok(Asked::Revoked);
         }
-        let (holder, look_in) = (record::holder(name, &value, ttl), look_in(place.unwrap_or(0), ttl));
-        Ok(Asked::Busy(Busy { holder, sent, look_in }))
+        let holder = record::holder(name, &value, ttl);
+        let look_in = look_in(place.unwrap_or(0), ttl);
+        Ok(Asked::Busy(Busy { holder, sent, place, look_in }))
     }
 
     /// Waits for a push that can be believed. `None` when it is time to look again.
@@ -300,7 +322,8 @@ mod tests {
             assert!((ms(1000)..=ms(2000)).contains(&look_in(7, 60_000)));
             assert!((ms(1125)..=ms(2250)).contains(&look_in(8, 10)), "not a crowd at the end of a lease");
             assert!((ms(2500)..=ms(5000)).contains(&look_in(1000, 10)));
-            assert!(look_in(u32::MAX, i64::MAX) <= ms(5000));
+            assert!((ms(10_000)..=ms(20_000)).contains(&look_in(4000, 10)));
+            assert!((ms(15_000)..=ms(30_000)).contains(&look_in(u32::MAX, i64::MAX)));
         }
     }
 
@@ -309,7 +332,7 @@ mod tests {
         let (sent, token) = (Moment::at(ms(10_000)), |number| FencingToken::new(number).unwrap());
         let mut holder = Holder::unknown(Name::new("a").unwrap());
         holder.token = Some(token(7));
-        let busy = |holder: &Holder| Busy { holder: holder.clone(), sent, look_in: ms(250) };
+        let busy = |holder: &Holder| Busy { holder: holder.clone(), sent, place: Some(0), look_in: ms(250) };
         assert!(busy(&holder).vouches_for(token(8), sent.plus(ms(499))));
         assert!(!busy(&holder).vouches_for(token(8), sent.plus(ms(500))), "too old an answer");
         assert!(!busy(&holder).vouches_for(token(7), sent), "of a grant before that answer");

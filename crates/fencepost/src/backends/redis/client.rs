@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use super::config::Config;
 use super::driver::batch::{Sharing, Step};
 use super::driver::connection::Reply;
@@ -23,12 +25,17 @@ use crate::{Error, FencingToken, Name, Owner, Result};
 /// How long the server keeps a lock that it pushed to a waiter, unless the waiter renews it.
 pub(super) const PUSHED_TERM: Duration = Duration::from_secs(1);
 
+/// Renewals that are under way at a time. If more fall due at once, as after a pause of a process that holds
+/// very many locks, the last are sent when the first are answered: none waits for its answer longer than it
+/// takes the server to answer so many.
+const MOST_RENEWALS: usize = 4096;
+
 /// One step of the script.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op<'a> {
     Try { entry: &'a str, ttl: Duration },
     Wait { entry: &'a str, ttl: Duration },
-    Again { entry: &'a str, ttl: Duration },
+    Again { entry: &'a str, ttl: Duration, place: Option<u32> },
     Free { owner: Owner, token: FencingToken },
     Leave { entry: &'a str },
     Renew { owner: Owner, token: FencingToken, ttl: Duration },
@@ -55,7 +62,10 @@ impl<'a> Op<'a> {
         match self {
             Self::Try { entry, ttl } => [text("try"), text(entry), time(ttl)],
             Self::Wait { entry, ttl } => [text("wait"), text(entry), time(ttl)],
-            Self::Again { entry, ttl } => [text("again"), text(entry), time(ttl)],
+            Self::Again { entry, ttl, place } => {
+                let verb = place.map_or(text("again"), |place| made(format!("again {place}")));
+                [verb, text(entry), time(ttl)]
+            }
             Self::Free { owner, token } => [text("free"), made(format!("{owner} {token}")), text("")],
             Self::Leave { entry } => [text("leave"), text(entry), text("")],
             Self::Renew { owner, token, ttl } => [text("renew"), made(format!("{owner} {token}")), time(ttl)],
@@ -145,6 +155,8 @@ pub(super) struct Client {
     pub(super) clock: Clock,
     pub(super) keeper: Arc<Keeper>,
     pub(super) background: BackgroundTasks,
+    /// Room for renewals.
+    pub(super) renewals: Semaphore,
 }
 
 const SCRIPT: &str = include_str!("scripts/ops.lua");
@@ -152,21 +164,19 @@ const SCRIPT: &str = include_str!("scripts/ops.lua");
 /// The same for a server with channels of shards, in a cluster: whom it tells of a grant listens to one of
 /// those, in the shard of the lock. A plain message would go to every node.
 static SHARDED: LazyLock<String> = LazyLock::new(|| {
-    let replaced = [
-        (
-            "head ~= who and sub(head, 38, 53)",
-            "head ~= who and string.match(fence, '^[^}]*}') .. sub(head, 38, 53)",
-        ),
-        ("'NUMSUB', channel", "'SHARDNUMSUB', channel"),
-        (
-            "'NUMSUB', sub(first, 38, 53)",
-            "'SHARDNUMSUB', string.match(fence, '^[^}]*}') .. sub(first, 38, 53)",
-        ),
-        ("redis.pcall('PUBLISH', channel", "redis.pcall('SPUBLISH', channel"),
-        ("' ' .. channel or ''", "' ' .. sub(head, 38, 53) or ''"),
-    ];
-    replaced.iter().fold(SCRIPT.to_owned(), |script, (plain, sharded)| script.replace(plain, sharded))
+    REPLACED.iter().fold(SCRIPT.to_owned(), |script, (plain, sharded)| script.replace(plain, sharded))
 });
+
+const REPLACED: [(&str, &str); 5] = [
+    (
+        "head ~= who and sub(head, 38, 53)",
+        "head ~= who and string.match(fence, '^[^}]*}') .. sub(head, 38, 53)",
+    ),
+    ("'NUMSUB', channel", "'SHARDNUMSUB', channel"),
+    ("'NUMSUB', sub(first, 38, 53)", "'SHARDNUMSUB', string.match(fence, '^[^}]*}') .. sub(first, 38, 53)"),
+    ("redis.pcall('PUBLISH', channel", "redis.pcall('SPUBLISH', channel"),
+    ("' ' .. channel or ''", "' ' .. sub(head, 38, 53) or ''"),
+];
 
 impl Client {
     pub(super) async fn connect(config: Config) -> Result<Self> {
@@ -177,7 +187,8 @@ impl Client {
         let sharded = config.is_cluster().then(|| SHARDED.as_str());
         let script = Script { text: SCRIPT, sharded };
         let servers = Servers::connect(config, script, on_push, &clock, &keeper).await?;
-        Ok(Self { servers, router, clock, keeper, background })
+        let renewals = Semaphore::new(MOST_RENEWALS);
+        Ok(Self { servers, router, clock, keeper, background, renewals })
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -292,10 +303,23 @@ mod tests {
     }
 
     #[test]
+    fn the_script_of_a_shard_differs_in_whom_it_tells_and_in_nothing_else() {
+        for (plain, sharded) in REPLACED {
+            assert_eq!((SCRIPT.matches(plain).count(), SHARDED.matches(sharded).count()), (1, 1), "{plain}");
+        }
+        // The channel of a revocation is everybody's, and so is that in a fence.
+        assert_eq!(SHARDED.matches("'PUBLISH'").count(), 1);
+        assert_eq!(SHARDED.matches("'NUMSUB'").count(), 0);
+        assert_eq!(SCRIPT.lines().count(), SHARDED.lines().count());
+    }
+
+    #[test]
     fn each_verb_has_the_words_that_the_script_takes() {
         let (owner, ttl) = (Owner::fresh(), Duration::from_millis(1500));
         for (op, words) in [
             (Op::Wait { entry: "e", ttl }, ["wait".into(), "e".into(), "1500".into()]),
+            (Op::Again { entry: "e", ttl, place: Some(3) }, ["again 3".into(), "e".into(), "1500".into()]),
+            (Op::Again { entry: "e", ttl, place: None }, ["again".into(), "e".into(), "1500".into()]),
             (Op::Free { owner, token: token(7) }, ["free".into(), format!("{owner} 7"), String::new()]),
             (
                 Op::Attach { owner, token: token(7), entry: "e", ttl },

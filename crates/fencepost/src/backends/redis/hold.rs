@@ -52,6 +52,7 @@ impl Held {
 #[async_trait]
 impl Hold for Held {
     async fn renew(&self, term: Duration) -> Result<Renewal> {
+        let _room = self.client.renewals.acquire().await;
         renew(&self.client, &self.keys, self.owner, self.token, term, Loss::Taken).await
     }
 

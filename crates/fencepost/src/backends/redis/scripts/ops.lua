@@ -4,7 +4,8 @@
 -- ARGV  for each step three words:
 --   try    ENTRY                   ttl ms   takes the lock if it is free and no waiter can be served
 --   wait   ENTRY                   ttl ms   the same, else joins the queue: the first request of an attempt
---   again  ENTRY                   ttl ms   the same, for an attempt that may stand there by now, or hold
+--   again  ENTRY                   ttl ms   the same, for an attempt that may stand there by now, or hold;
+--          the verb may end in the place where it stood, as `again 17`: there it is sought first
 --   free   IDENTITY TOKEN          -        gives this grant back, also after `ask`
 --   leave  ENTRY                   -        undoes the first three: leaves the queue and gives the lock back
 --   renew  IDENTITY TOKEN          ttl ms   never makes a lock anew, never shortens it
@@ -138,11 +139,13 @@ local function step(lock, fence, queue, verb, who, ttl)
   -- An attempt that was asked to let go before it knew of its grant does not queue after itself.
   if verb ~= 'try' and not (holder and sub(holder, 2, #who + 1) == who) then
     place = false
-    if verb == 'again' then
+    if sub(verb, 1, 5) == 'again' then
       local first = call('LINDEX', queue, '0')
       local reached = first and first ~= who and redis.pcall('PUBSUB', 'NUMSUB', sub(first, 38, 53))
       if reached and reached[2] == 0 then call('LPOP', queue) end
-      place = call('LPOS', queue, who)
+      -- A long queue that does not move is not searched.
+      local stood = sub(verb, 7)
+      place = stood ~= '' and call('LINDEX', queue, stood) == who and stood - 0 or call('LPOS', queue, who)
     end
     place = place or call('RPUSH', queue, who) - 1
     call('PEXPIRE', queue, '60000')
