@@ -101,6 +101,13 @@ fn s50_redlock_survives_with_its_servers() {
 }
 
 #[test]
+fn s50_a_redis_cluster_survives_with_its_servers() {
+    let faults = "pause,kill,server-kill,server-failover,server-reshard";
+    let figures = survives(&["--local", "redis-cluster", "--faults", faults], 0.3, &["server"], |_| true);
+    assert!(figures["longest_outage_ms"].as_u64() > Some(0), "{figures:#}");
+}
+
+#[test]
 fn s50_postgres_survives_with_its_server() {
     survives(&["--local", "postgres"], 0.1, &["pause", "kill", "cut", "server"], |_| true);
 }
@@ -256,6 +263,8 @@ fn what_cannot_be_done_is_refused_before_anything_starts() {
         (&["--faults", "server-kill"], "add `--local`"),
         (&["--faults", "cut"], "no network links"),
         (&["--local", "etcd3", "--faults", "server-empty"], "promises nothing"),
+        (&["--local", "redis", "--faults", "server-failover"], "promises nothing"),
+        (&["--local", "redis-cluster", "--faults", "cut"], "tell clients where the others are"),
         (&["--local", "mongodb"], "redlock5"),
         (&["--local", "file", "--store", "file:"], "cannot be used with"),
         (&["--minutes", "0"], "such as `2`"),
