@@ -71,6 +71,28 @@ async fn a_refused_wait_leaves_no_lock_behind() {
     until("it is given back", async || cluster.keys_like("lock:*").is_empty()).await;
 }
 
+/// It was carried out: it is undone, so that the handle goes on to mean the lock.
+#[tokio::test]
+async fn a_handle_is_good_again_after_an_attachment_that_no_replica_has() {
+    let cluster = Cluster::start(2, 1);
+    let locks = Locks::connect(&format!("{}?replicas=1", cluster.url())).await.unwrap();
+    let replicas = cluster.replicas_of(cluster.master_of(slot_of("a")));
+    let handle = locks.lock("a").ttl(secs(60)).acquire().await.unwrap().detach().await.unwrap();
+    replicas.iter().for_each(|replica| cluster[*replica].pause());
+    let attached = locks.attach(&handle).await;
+    replicas.iter().for_each(|replica| cluster[*replica].resume());
+    let error = attached.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    until("it can be attached", async || match locks.attach(&handle).await {
+        Ok(guard) => guard.token() == handle.token(),
+        Err(error) => {
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            false
+        }
+    })
+    .await;
+}
+
 /// The old master follows the new one, and refuses to wait for replicas. What it says of the call counts.
 #[tokio::test]
 async fn a_failover_is_followed_also_where_grants_wait_for_replicas() {
