@@ -111,6 +111,41 @@ async fn a_waiter_listens_in_the_shard_of_its_lock_and_goes_with_it() {
     until("nobody listens any more", async || listeners(&cluster, to, "a") == 0).await;
 }
 
+/// While a slot is on its way its new master refuses to be listened to. It is listened to from then on.
+#[tokio::test]
+async fn a_waiter_that_may_not_listen_yet_listens_later() {
+    let cluster = Cluster::start(2, 0);
+    let (locks, other) = (connect(&cluster).await, connect(&cluster).await);
+    let held = other.lock("a").ttl(secs(60)).acquire().await.unwrap();
+    let (from, to) = (cluster.master_of(slot_of("a")), elsewhere(&cluster, "a"));
+    let waiters: Vec<_> = (0..4)
+        .map(|_| {
+            let lock = locks.lock("a");
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
+        })
+        .collect();
+    let waiting = async |at: usize| cluster[at].cli(&["LLEN", "{lock:a}:waiting"]);
+    until("all wait", async || waiting(from).await.trim() == "4").await;
+    let on_its_way = cluster.begin_move(slot_of("a"), to);
+    assert_eq!(cluster.move_keys(&on_its_way, 10), 3);
+    let count = |command: &str, what: &str| {
+        let stats = cluster[to].cli(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+        let count = line.and_then(|line| line.split_once(what)?.1.split(',').next()?.parse::<u32>().ok());
+        count.unwrap_or(0)
+    };
+    until("all have been there", async || count("asking", "calls=") >= 8).await;
+    assert!(count("ssubscribe", "rejected_calls=") > 0, "they may not listen there");
+    cluster.end_move(on_its_way);
+    // Others of the slot tell where it is.
+    use_once(&locks, "{a}b").await;
+    until("they listen there", async || listeners(&cluster, to, "a") == 1).await;
+    held.release().await.unwrap();
+    for waiter in waiters {
+        bounded("it is served", waiter).await.unwrap().unwrap();
+    }
+}
+
 /// Only the first of many waiters may be told, and only over the shard.
 #[tokio::test]
 async fn a_release_tells_the_next_waiter_in_the_shard_alone() {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::connection::Connection;
+use super::resp::Value;
 use super::session::Session;
 use crate::runtime::sync::lock;
 
@@ -24,11 +25,17 @@ struct Listened {
 
 impl ShardChannels {
     /// Under the mutex, so that the server is told in the order in which this changes.
-    fn listen(&self, connection: &Connection, channel: &str) -> Result<Arc<Notify>, String> {
+    fn listen(self: &Arc<Self>, connection: &Connection, channel: &str) -> Result<Arc<Notify>, String> {
         let mut all = lock(&self.0);
         let listened = all.entry(channel.to_owned()).or_default();
         if !listened.live {
-            connection.send_answered_by_push(&["SSUBSCRIBE", channel])?;
+            let (channels, refused) = (Arc::downgrade(self), channel.to_owned());
+            let refused = move |reply: Option<Value>| {
+                if let (Some(_), Some(channels)) = (reply, channels.upgrade()) {
+                    channels.refused(&refused);
+                }
+            };
+            connection.send_answered_by_push(&["SSUBSCRIBE", channel], Box::new(refused))?;
             listened.live = true;
         }
         listened.waiters += 1;
@@ -41,7 +48,15 @@ impl ShardChannels {
         listened.waiters -= 1;
         if listened.waiters == 0 {
             all.remove(channel);
-            let _ = connection.send_answered_by_push(&["SUNSUBSCRIBE", channel]);
+            let _ = connection.send_answered_by_push(&["SUNSUBSCRIBE", channel], Box::new(drop));
+        }
+    }
+
+    /// The server does not serve the shard, or not yet. Whoever waits there asks for it again with the next
+    /// look: sooner would be without end.
+    fn refused(&self, channel: &str) {
+        if let Some(listened) = lock(&self.0).get_mut(channel) {
+            listened.live = false;
         }
     }
 
