@@ -3,6 +3,8 @@
 use fencepost::{Error, Locks};
 use fencepost_testkit::redis::{Cluster, Server};
 
+use crate::harness::{slot_of, use_once};
+
 #[tokio::test]
 async fn each_of_the_two_schemes_names_the_other_where_that_is_meant() {
     let (server, cluster) = (Server::start(), Cluster::start(2, 0));
@@ -40,4 +42,17 @@ async fn a_wrong_password_is_told_at_once() {
     assert!(!error.to_string().contains("wrong@"), "{error}");
     let locks = Locks::connect(&cluster.url()).await.unwrap();
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+/// Which one is asked first is chance: a dead one does not hide those that are well.
+#[tokio::test]
+async fn a_cluster_that_has_lost_a_master_can_be_connected_to() {
+    for dead in 0..3 {
+        let mut cluster = Cluster::start(3, 0);
+        cluster[dead].kill();
+        let well = (dead + 1) % 3;
+        let name = (0..).map(|n| format!("n{n}")).find(|name| cluster.master_of(slot_of(name)) == well);
+        let locks = Locks::connect(&cluster.url_at(&cluster[well].addr().to_string())).await.unwrap();
+        use_once(&locks, &name.unwrap()).await;
+    }
 }

@@ -102,15 +102,20 @@ impl Cluster {
             settings: OnceLock::new(),
         });
         cluster.learn(cluster.config.seeds.clone()).await?;
-        // One master tells at once what is wrong with the login or the settings.
-        let Some(first) = cluster.masters()?.pop() else {
-            return Err(cluster.unavailable("it has no master".to_owned()));
-        };
-        first.current(first.deadline()).await?;
-        if !cluster.config.allow_failover {
-            let _ = cluster.settings.set(Settings::read(&first).await);
+        // One master tells at once what is wrong with the login or the settings: the first that is there.
+        let mut last = cluster.unavailable("it has no master".to_owned());
+        for master in cluster.masters()? {
+            match master.current(master.deadline()).await {
+                Ok(_) if cluster.config.allow_failover => return Ok(cluster),
+                Ok(_) => {
+                    let _ = cluster.settings.set(Settings::read(&master).await);
+                    return Ok(cluster);
+                }
+                Err(error @ Error::Unavailable { .. }) => last = error,
+                Err(error) => return Err(error),
+            }
         }
-        Ok(cluster)
+        Err(last)
     }
 
     pub(super) fn config(&self) -> &Config {
