@@ -56,3 +56,28 @@ async fn a_cluster_that_has_lost_a_master_can_be_connected_to() {
         use_once(&locks, &name.unwrap()).await;
     }
 }
+
+#[tokio::test]
+async fn what_a_user_lacks_on_a_cluster_is_named() {
+    let cluster = Cluster::start(2, 1);
+    let granted = ["+@all", "-@dangerous", "+info", "+cluster|slots"];
+    let users = [
+        ("nomap", "-cluster|slots", "", "+cluster|slots"),
+        ("nowait", "-wait", "?replicas=1", "+wait"),
+        ("deaf", "-ssubscribe", "", "ssubscribe"),
+    ];
+    for (user, lacking, parameters, told) in users {
+        for node in cluster.iter() {
+            let rules = ["ACL", "SETUSER", user, "on", ">pw", "~*", "&*"];
+            node.cli(&[&rules[..], &granted, &[lacking]].concat());
+        }
+        let url = format!("redis+cluster://{user}:pw@{}{parameters}", cluster[0].addr());
+        let error = match Locks::connect(&url).await {
+            Ok(locks) => locks.lock("a").try_acquire().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(matches!(error, Error::Config { .. }), "{user}: {error:?}");
+        assert!(error.to_string().contains(told), "{user}: {error}");
+        assert!(!error.to_string().contains("pw"), "{user}: {error}");
+    }
+}
