@@ -3,7 +3,7 @@
 use fencepost::{Error, Locks};
 use fencepost_testkit::redis::{Cluster, Server};
 
-use crate::harness::{slot_of, use_once};
+use crate::harness::{connect, secs, slot_of, use_once};
 
 #[tokio::test]
 async fn each_of_the_two_schemes_names_the_other_where_that_is_meant() {
@@ -80,4 +80,22 @@ async fn what_a_user_lacks_on_a_cluster_is_named() {
         assert!(error.to_string().contains(told), "{user}: {error}");
         assert!(!error.to_string().contains("pw"), "{user}: {error}");
     }
+}
+
+/// A host that the URL names may be a node of another cluster by now. Who has found this one stays with it.
+#[tokio::test]
+async fn a_seed_that_has_gone_to_another_cluster_leads_nobody_astray() {
+    let (cluster, foreign) = (Cluster::start(2, 0), Cluster::start(2, 0));
+    let other = connect(&cluster).await;
+    let held = other.lock("a").ttl(secs(60)).acquire().await.unwrap();
+    foreign[0].pause();
+    let seeds = format!("{},{}", foreign[0].addr(), cluster[0].addr());
+    let locks = Locks::connect(&cluster.url_at(&seeds)).await;
+    foreign[0].resume();
+    let locks = locks.unwrap();
+    for _ in 0..30 {
+        locks.check().await.unwrap();
+        assert!(locks.lock("a").try_acquire().await.unwrap().is_none(), "it is held");
+    }
+    held.release().await.unwrap();
 }
