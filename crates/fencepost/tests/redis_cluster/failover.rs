@@ -56,6 +56,13 @@ async fn a_killed_master_costs_the_time_until_its_replica_takes_over() {
     guard.release().await.unwrap();
     let next = bounded("the waiter has waited it out", waiter).await.unwrap().unwrap();
     assert!(next.token() > token);
+    // The old one comes back with what it knew.
+    cluster[at].restart();
+    cluster.settle();
+    next.check().unwrap();
+    let token = next.token().get();
+    next.release().await.unwrap();
+    assert!(use_once(&other, "a").await > token);
 }
 
 /// What was asked of a shard without a master is told after a while, and works again by itself.

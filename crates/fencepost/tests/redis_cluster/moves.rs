@@ -1,5 +1,10 @@
 //! Slots that move to another master while their locks are used.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
 use fencepost_testkit::redis::{Cluster, Server, programs};
 
 use crate::harness::{bounded, connect, elsewhere, listeners, ms, secs, slot_of, until, use_once};
@@ -124,6 +129,41 @@ async fn a_waiter_listens_in_the_shard_of_its_lock_and_goes_with_it() {
     drop(held);
 }
 
+/// While a slot is on its way its new master refuses to be listened to. It is listened to from then on.
+#[tokio::test]
+async fn a_waiter_that_may_not_listen_yet_listens_later() {
+    let cluster = Cluster::start(2, 0);
+    let (locks, other) = (connect(&cluster).await, connect(&cluster).await);
+    let held = other.lock("a").ttl(secs(60)).acquire().await.unwrap();
+    let (from, to) = (cluster.master_of(slot_of("a")), elsewhere(&cluster, "a"));
+    let waiters: Vec<_> = (0..4)
+        .map(|_| {
+            let lock = locks.lock("a");
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
+        })
+        .collect();
+    let waiting = async |at: usize| cluster[at].cli(&["LLEN", "{lock:a}:waiting"]);
+    until("all wait", async || waiting(from).await.trim() == "4").await;
+    let on_its_way = cluster.begin_move(slot_of("a"), to);
+    assert_eq!(cluster.move_keys(&on_its_way, 10), 3);
+    let count = |command: &str, what: &str| {
+        let stats = cluster[to].cli(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+        let count = line.and_then(|line| line.split_once(what)?.1.split(',').next()?.parse::<u32>().ok());
+        count.unwrap_or(0)
+    };
+    until("all have been there", async || count("asking", "calls=") >= 8).await;
+    assert!(count("ssubscribe", "rejected_calls=") > 0, "they may not listen there");
+    cluster.end_move(on_its_way);
+    // Others of the slot tell where it is.
+    use_once(&locks, "{a}b").await;
+    until("they listen there", async || listeners(&cluster, to, "a") == 1).await;
+    held.release().await.unwrap();
+    for waiter in waiters {
+        bounded("it is served", waiter).await.unwrap().unwrap();
+    }
+}
+
 /// Only the first of many waiters may be told, and only over the shard.
 #[tokio::test]
 async fn a_release_tells_the_next_waiter_in_the_shard_alone() {
@@ -167,4 +207,54 @@ async fn slots_that_move_at_one_moment_take_their_locks_along() {
     guard.release().await.unwrap();
     let next = bounded("the waiter is served", waiter).await.unwrap().unwrap();
     assert!(next.token() > token);
+}
+
+/// Attempts that are given up at any moment, of locks whose slot goes to and fro, also half of the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn given_up_attempts_leave_nothing_behind_while_slots_move() {
+    for program in programs() {
+        let cluster = Cluster::start_with(2, 0, |config| config.program(&program));
+        let locks = connect(&cluster).await;
+        let stop = Arc::<AtomicBool>::default();
+        let attempts: Vec<_> = (0..8_u64)
+            .map(|number| {
+                let (lock, stop) = (locks.lock(format!("{{x}}{}", number % 3)).ttl(secs(60)), stop.clone());
+                tokio::spawn(async move {
+                    for round in 0_u64.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let patience = Duration::from_micros((round * 797 + number * 131) % 40_000);
+                        let _ = tokio::time::timeout(patience, lock.acquire()).await;
+                    }
+                })
+            })
+            .collect();
+        let slot = slot_of("{x}0");
+        tokio::task::block_in_place(|| {
+            for round in 0..12 {
+                let to = elsewhere(&cluster, "{x}0");
+                let moving = cluster.begin_move(slot, to);
+                thread::sleep(ms(100));
+                for _ in 0..round % 4 {
+                    cluster.move_keys(&moving, 1);
+                    thread::sleep(ms(30));
+                }
+                cluster.end_move(moving);
+                thread::sleep(ms(100));
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        for attempt in attempts {
+            bounded("it ends", attempt).await.unwrap();
+        }
+        until("no lock is left", async || cluster.keys_like("lock:*").is_empty()).await;
+        let ours = |node: &Server| {
+            node.cli(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("name=fencepost")).count()
+        };
+        until("a process has two connections to each", async || cluster.iter().all(|node| ours(node) <= 2))
+            .await;
+        locks.close().await;
+        until("no connection is left", async || cluster.iter().all(|node| ours(node) == 0)).await;
+    }
 }

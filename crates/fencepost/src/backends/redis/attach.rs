@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{self, Client, Op};
+use super::driver::batch;
 use super::driver::resp::Value;
 use super::driver::session::Session;
+use super::errors;
 use super::hold::{self, Held};
 use super::keys::KeySet;
 use super::record::{self, Record};
@@ -34,10 +36,14 @@ pub(super) async fn attach(client: &Arc<Client>, handle: &Handle, request: &Requ
         Op::Attach { owner, token, entry: &entry, ttl }
     };
     let reply = client.send(&keys, client.timeout().min(ttl), op).await?;
-    attachment.session = None;
     if let Value::Error(text) = &reply.value {
+        if errors::code(text) != batch::UNREPLICATED {
+            // Nothing was done, so there is nothing to undo.
+            attachment.session = None;
+        }
         return Err(client.refusal(&keys, text).await);
     }
+    attachment.session = None;
     if let Err(found) = client::renewed(reply.value).ok_or_else(|| client.unreadable())? {
         return Err(Error::lost(handle.name(), hold::loss(&found, owner, Loss::Expired)));
     }

@@ -46,7 +46,11 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
     // An unknown command is quoted with its arguments, and the first one carries the password.
     let text = text.split(", with args").next().unwrap_or_default();
     // What a script may not call has no code of its own.
-    let code = if text.contains("can't run this command") { "NOPERM" } else { code(text) };
+    let code = match code(text) {
+        batch::UNREPLICATED if text.contains("NOPERM") => "NOPERM",
+        _ if text.contains("can't run this command") => "NOPERM",
+        code => code,
+    };
     let hidden = config.password.as_ref().map(|password| password.hide_in(text));
     let text = hidden.as_deref().unwrap_or(text);
     match code {
@@ -56,9 +60,12 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
         )),
         "NOPERM" => Error::config(format!(
             "{store} does not let this user do what locks need ({text}); grant it `+@scripting +@pubsub \
-             +@string +@list +@keyspace +@connection +info +time` on the keys `{}*` and `{{{}*` and on all \
-             channels",
-            config.start, config.prefix
+             +@string +@list +@keyspace +@connection +info +time{}{}` on the keys `{}*` and `{{{}*` and on \
+             all channels",
+            if config.is_cluster() { " +cluster|slots" } else { "" },
+            config.replicas.map_or("", |_| " +wait"),
+            config.start,
+            config.prefix
         )),
         "READONLY" | "MOVED" | "ASK" if config.is_cluster() => unavailable(text, config),
         "READONLY" => replica(store),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use self::slots::Redirect;
@@ -101,15 +102,20 @@ impl Cluster {
             settings: OnceLock::new(),
         });
         cluster.learn(cluster.config.seeds.clone()).await?;
-        // One master tells at once what is wrong with the login or the settings.
-        let Some(first) = cluster.masters()?.pop() else {
-            return Err(cluster.unavailable("it has no master".to_owned()));
-        };
-        first.current(first.deadline()).await?;
-        if !cluster.config.allow_failover {
-            let _ = cluster.settings.set(Settings::read(&first).await);
+        // One master tells at once what is wrong with the login or the settings: the first that is there.
+        let mut last = cluster.unavailable("it has no master".to_owned());
+        for master in cluster.masters()? {
+            match master.current(master.deadline()).await {
+                Ok(_) if cluster.config.allow_failover => return Ok(cluster),
+                Ok(_) => {
+                    let _ = cluster.settings.set(Settings::read(&master).await);
+                    return Ok(cluster);
+                }
+                Err(error @ Error::Unavailable { .. }) => last = error,
+                Err(error) => return Err(error),
+            }
         }
-        Ok(cluster)
+        Err(last)
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -314,7 +320,7 @@ impl Cluster {
     }
 
     /// Reads the map again.
-    pub(super) async fn refresh_now(&self) {
+    pub(super) async fn refresh_now(self: &Arc<Self>) {
         self.refresh(self.clock.now()).await;
     }
 
@@ -323,26 +329,41 @@ impl Cluster {
         if !self.refreshing.swap(true, Ordering::Relaxed) {
             let cluster = self.clone();
             self.keeper.spawn(async move {
-                cluster.refresh(cluster.clock.now()).await;
+                cluster.learn_again(cluster.clock.now()).await;
                 cluster.refreshing.store(false, Ordering::Relaxed);
             });
         }
     }
 
-    /// Reads the map again, unless that was done since then.
-    async fn refresh(&self, since: Moment) {
+    /// Reads the map again, unless that was done since then. Goes on when nobody waits for it any more.
+    async fn refresh(self: &Arc<Self>, since: Moment) {
+        let (cluster, (done, learned)) = (self.clone(), oneshot::channel::<()>());
+        self.keeper.spawn(async move {
+            cluster.learn_again(since).await;
+            drop(done);
+        });
+        let _ = learned.await;
+    }
+
+    async fn learn_again(&self, since: Moment) {
         let mut refreshed = self.refreshed.lock().await;
         if *refreshed >= since {
             return;
         }
         tokio::time::sleep(refreshed.plus(APART).since(self.clock.now())).await;
         *refreshed = self.clock.now();
-        let mut nodes: Vec<_> = lock(&self.map).slots.nodes().chain(&self.config.seeds).cloned().collect();
+        let mut nodes: Vec<_> = lock(&self.map).slots.nodes().cloned().collect();
         nodes.sort();
         nodes.dedup();
         nodes.sort_by_cached_key(|_| uuid::Uuid::new_v4());
-        if let Err(error) = self.learn(nodes).await {
-            tracing::debug!(store = %self.config.label, %error, "no node tells the slots");
+        // Only if none of these tells: what the URL names may be a node of another cluster by now.
+        for nodes in [nodes, self.config.seeds.clone()] {
+            match self.learn(nodes).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::debug!(store = %self.config.label, %error, "no node tells the slots");
+                }
+            }
         }
     }
 

@@ -166,6 +166,10 @@ impl PendingReply {
                 Taken::MoreToCome
             }
             Expected::Replicated(count, Some(first)) => Taken::Last(match reply {
+                // What was not done needs no copies: why not is what counts.
+                Value::Int(_) | Value::Error(_) if matches!(first, Value::Error(_)) => {
+                    std::mem::replace(first, Value::Nil)
+                }
                 Value::Int(reached) if reached >= i64::from(*count) => std::mem::replace(first, Value::Nil),
                 Value::Int(reached) => Value::Error(format!(
                     "{UNREPLICATED} only {reached} of {count} replicas have it, so it does not count"
@@ -281,17 +285,23 @@ mod tests {
 
     #[test]
     fn a_grant_counts_only_if_enough_replicas_have_it() {
-        let replicated = |second| {
+        let both = |first, second| {
             let mut reply = PendingReply { kind: Expected::Replicated(2, None), ..PendingReply::default() };
-            assert!(matches!(reply.take(Value::Int(7)), Taken::MoreToCome));
+            assert!(matches!(reply.take(first), Taken::MoreToCome));
             reply.take(second)
         };
+        let replicated = |second| both(Value::Int(7), second);
         assert!(matches!(replicated(Value::Int(3)), Taken::Last(Value::Int(7))));
         for (second, word) in [(Value::Int(1), "1 of 2"), (Value::Error("NOPERM wait".into()), "NOPERM")] {
             let Taken::Last(Value::Error(text)) = replicated(second) else { panic!() };
             assert!(text.starts_with(UNREPLICATED) && text.contains(word), "{text}");
         }
         assert!(matches!(replicated(Value::Nil), Taken::Garbled));
+        let moved = Value::Error("MOVED 1 h:1".into());
+        for second in [Value::Int(0), Value::Error("ERR WAIT cannot be used with replica instances".into())] {
+            let Taken::Last(told) = both(moved.clone(), second) else { panic!() };
+            assert_eq!(told, moved, "it did not run");
+        }
     }
 
     #[test]

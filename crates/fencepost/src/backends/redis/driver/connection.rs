@@ -162,14 +162,18 @@ impl Connection {
         self.put(|shared| shared.append(iter::once(Part::Words(words)), None))
     }
 
-    /// Puts a command into the buffer that is answered by a push, or else by an error. What follows tells
-    /// which: if that is not answered as it must be, replies have gone to the wrong requests, and the
-    /// connection ends.
-    pub(in crate::backends) fn send_answered_by_push(&self, words: &[&str]) -> Result<(), String> {
-        let reply = |kind| Some(PendingReply { kind, ..PendingReply::default() });
+    /// Puts a command into the buffer that is answered by a push, or else by an error: `refused` is called
+    /// with that. What follows tells which: if that is not answered as it must be, replies have gone to the
+    /// wrong requests, and the connection ends.
+    pub(in crate::backends) fn send_answered_by_push(
+        &self,
+        words: &[&str],
+        refused: Call,
+    ) -> Result<(), String> {
+        let reply = |kind, calls| Some(PendingReply { kind, calls, ..PendingReply::default() });
         self.put(|shared| {
-            shared.append(iter::once(Part::Words(words)), reply(Expected::Refusal));
-            shared.append(iter::once(Part::Words(&["PING"])), reply(Expected::Pong));
+            shared.append(iter::once(Part::Words(words)), reply(Expected::Refusal, vec![refused]));
+            shared.append(iter::once(Part::Words(&["PING"])), reply(Expected::Pong, Vec::new()));
         })
     }
 
@@ -399,7 +403,10 @@ impl Driver {
                         shared.pending.push_front(pending);
                         return Ok(0);
                     }
-                    Taken::OfNext(back) => reply = back,
+                    Taken::OfNext(back) => {
+                        shared.waiting -= pending.calls.len();
+                        reply = back;
+                    }
                     Taken::Garbled => return Err(garbled("a reply to another request")),
                 }
             }

@@ -2,7 +2,7 @@
 
 use tokio::net::UnixStream;
 
-use super::connection::{Connection, Reply};
+use super::connection::{self, Connection, Reply};
 use super::resp::Value;
 use crate::backends::common::stream::{self, Stream};
 use crate::backends::common::tls::{self, Tls};
@@ -107,6 +107,29 @@ impl Connector {
             return Err(self.refusal(&format!("{pong:?}")));
         }
         Ok(Greeting { scripts, version, last: self.expect(connection, last).await? })
+    }
+
+    /// Whether the user may listen and publish in shards, for the same reason that it publishes above. Most
+    /// likely this one is another node's: that is no matter.
+    pub(in crate::backends) async fn may_use_shard_channels(
+        &self,
+        connection: &Connection,
+        channel: &str,
+    ) -> Result<()> {
+        let (call, listening) = connection::reply();
+        let sent = connection.send_answered_by_push(&["SSUBSCRIBE", channel], call);
+        let publishing = sent.and_then(|()| connection.command(&["SPUBLISH", channel, "hello"]));
+        let publishing = publishing.map_err(|why| self.unavailable(why))?;
+        let _ = connection.send_answered_by_push(&["SUNSUBSCRIBE", channel], Box::new(drop));
+        // Without an error there is no answer to the first.
+        for reply in [publishing.await, listening.await] {
+            if let Ok(Value::Error(text)) = reply
+                && errors::code(&text) == "NOPERM"
+            {
+                return Err(self.refusal(&text));
+            }
+        }
+        Ok(())
     }
 
     async fn expect(&self, connection: &Connection, reply: Reply) -> Result<Value> {

@@ -312,6 +312,9 @@ impl Sessions {
         tracing::debug!(store = %self.config().label, "connected");
         let sharded = self.script.sharded.filter(|_| greeting.version >= SHARDED);
         let name = greeting.scripts.swap_remove(usize::from(sharded.is_some()));
+        if let (Some(_), Some(channel)) = (sharded, channel) {
+            self.connector.may_use_shard_channels(&connection, channel).await?;
+        }
         let (most, replicas) = (MOST_STEPS, self.config().replicas);
         let script = Arc::new(BatchedScript { name, most, replicas, ..BatchedScript::default() });
         let (text, shard_channels) = (sharded.unwrap_or(self.script.text), sharded.map(|_| shard_channels));

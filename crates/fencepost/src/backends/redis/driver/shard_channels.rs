@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::connection::Connection;
+use super::resp::Value;
 use super::session::Session;
 use crate::runtime::sync::lock;
 
@@ -37,7 +38,7 @@ struct Listened {
 
 impl ShardChannels {
     /// Under the mutex, so that the server is told in the order in which this changes.
-    fn listen(&self, connection: &Connection, channel: &str) -> Result<Arc<Notify>, String> {
+    fn listen(self: &Arc<Self>, connection: &Connection, channel: &str) -> Result<Arc<Notify>, String> {
         let mut all = lock(&self.0);
         let now = Instant::now();
         if all.swept.is_none_or(|swept| now - swept > KEPT) {
@@ -45,14 +46,20 @@ impl ShardChannels {
             all.channels.retain(|channel, listened| {
                 let kept = listened.waiters > 0 || listened.idle.is_some_and(|idle| now - idle <= KEPT);
                 if !kept && listened.live {
-                    let _ = connection.send_answered_by_push(&["SUNSUBSCRIBE", channel]);
+                    let _ = connection.send_answered_by_push(&["SUNSUBSCRIBE", channel], Box::new(drop));
                 }
                 kept
             });
         }
         let listened = all.channels.entry(channel.to_owned()).or_default();
         if !listened.live {
-            connection.send_answered_by_push(&["SSUBSCRIBE", channel])?;
+            let (channels, refused) = (Arc::downgrade(self), channel.to_owned());
+            let refused = move |reply: Option<Value>| {
+                if let (Some(_), Some(channels)) = (reply, channels.upgrade()) {
+                    channels.refused(&refused);
+                }
+            };
+            connection.send_answered_by_push(&["SSUBSCRIBE", channel], Box::new(refused))?;
             listened.live = true;
         }
         listened.waiters += 1;
@@ -63,6 +70,14 @@ impl ShardChannels {
         if let Some(listened) = lock(&self.0).channels.get_mut(channel) {
             listened.waiters -= 1;
             listened.idle = Some(Instant::now());
+        }
+    }
+
+    /// The server does not serve the shard, or not yet. Whoever waits there asks for it again with the next
+    /// look: sooner would be without end.
+    fn refused(&self, channel: &str) {
+        if let Some(listened) = lock(&self.0).channels.get_mut(channel) {
+            listened.live = false;
         }
     }
 
