@@ -162,9 +162,9 @@ impl Connection {
         self.put(|shared| shared.append(iter::once(Part::Words(words)), None))
     }
 
-    /// Puts a command into the buffer that is answered by a push, or else by an error: `refused` is called with
-    /// that. What follows tells which: if that is not answered as it must be, replies have gone to the wrong
-    /// requests, and the connection ends.
+    /// Puts a command into the buffer that is answered by a push, or else by an error: `refused` is called
+    /// with that. What follows tells which: if that is not answered as it must be, replies have gone to the
+    /// wrong requests, and the connection ends.
     pub(in crate::backends) fn send_answered_by_push(
         &self,
         words: &[&str],
