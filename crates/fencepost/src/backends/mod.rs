@@ -129,13 +129,20 @@ macro_rules! table {
             rows
         }
     };
+    (@ $visibility:vis $module:ident $feature:literal) => {
+        #[cfg(feature = $feature)]
+        $visibility mod $module;
+    };
+    // It lives in the folder of another store.
+    (@ $visibility:vis $module:ident $variant:ident $feature:literal) => {};
 }
 
 table! {
     pub(crate) file "file": STORE ["file"], tls [];
     pub(crate) redis "redis":
         STORE ["redis", "redis+unix"], tls ["rediss"],
-        CLUSTER ["redis+cluster"], tls ["rediss+cluster"];
+        CLUSTER ["redis+cluster"], tls ["rediss+cluster"],
+        SENTINEL ["redis+sentinel"], tls ["rediss+sentinel"];
     redlock "redlock": STORE ["redlock"], tls [];
     pub postgres "postgres": STORE ["postgres", "postgresql"], tls [];
     pub(crate) etcd "etcd": STORE ["etcd"], tls ["etcds"];

@@ -14,6 +14,7 @@ use super::errors;
 use super::keys::{self, KeySet};
 use super::push::{PushRouter, PushSlot};
 use super::servers::Servers;
+use super::sentinel;
 use crate::backend::LossSignal;
 use crate::runtime::background::BackgroundTasks;
 use crate::runtime::clock::{Clock, Moment};
@@ -82,7 +83,8 @@ pub(super) fn post(
     let words: Vec<_> = ops.iter().flat_map(|op| op.words()).collect();
     let sharing = Sharing { alone: sharing.alone || ops.len() > 1, ..sharing };
     let pushes = matches!(ops, [Op::Free { .. } | Op::Leave { .. }]);
-    session.send(&Step { keys: &keys, arguments: &words, needs_end: false, sharing, pushes }, sent)
+    let needs_end = session.reign().is_some();
+    session.send(&Step { keys: &keys, arguments: &words, needs_end, sharing, pushes }, sent)
 }
 
 /// The reply to `try`, `wait`, `again`, `ask` and `seize`.

@@ -18,6 +18,7 @@ pub(crate) mod keys;
 mod operator;
 pub(in crate::backends) mod push;
 pub(in crate::backends) mod record;
+pub(in crate::backends) mod sentinel;
 mod servers;
 
 use std::sync::Arc;
@@ -46,6 +47,9 @@ pub(super) const STORE: StoreKind = StoreKind {
         Box::pin(connect(url))
     })
 };
+
+/// The row of one that Sentinel finds.
+pub(super) const SENTINEL: StoreKind = sentinel::STORE;
 
 /// The row of a cluster of them.
 pub(super) const CLUSTER: StoreKind = StoreKind {
