@@ -195,8 +195,7 @@ impl Sentinel {
             fs::write(&file, text).expect("the folder is writable");
             let words = [file.to_str().expect("a temporary folder has an UTF-8 path"), "--sentinel"];
             let process = Process::start(folder.path(), &[], "redis-server", &words);
-            let answered =
-                within(LIMIT, &mut || process.is_dead() || ask_master(folder.path()).is_some());
+            let answered = within(LIMIT, &mut || process.is_dead() || ask_master(folder.path()).is_some());
             if answered && !process.is_dead() {
                 return Self { port, process, folder };
             }

@@ -16,38 +16,44 @@ const GREET: &str = include_str!("../scripts/greet.lua");
 const ASK: &str = include_str!("../scripts/reign.lua");
 const OPS: &str = include_str!("../scripts/ops.lua");
 
-/// Where `ops.lua` grants a lock, and what is put there. One Redis has no such questions, and shall not pay
-/// for them.
-const GRANTS: [(&str, &str); 6] = [
-    ("local call, sub, now = redis.call, string.sub, nil\n", ASK),
+/// Where `ops.lua` grants a lock or makes it last longer, and what is put before or in place of that. One
+/// Redis has no such questions, and shall not pay for them.
+const QUESTIONS: [(usize, &str, &str); 7] = [
+    (1, "local call, sub, now = redis.call, string.sub, nil\n", ASK),
     // A release hands the lock to nobody. The waiter keeps its place.
     (
-        "    if type(popped) == 'table' then bad, popped = {err = popped.err .. ': ' .. queue}, nil end\n",
-        "    if type(popped) == 'table' then bad, popped = {err = popped.err .. ': ' .. queue}, nil end\n\
-         \x20   if popped and not may_grant() then\n\
+        1,
+        "    head = popped\n  elseif verb == 'renew'",
+        "    if popped and not may_grant() then\n\
          \x20     call('LPUSH', queue, popped) call('PEXPIRE', queue, '60000')\n\
          \x20     popped = nil\n\
-         \x20   end\n",
+         \x20   end\n\
+         \x20   head = popped\n  elseif verb == 'renew'",
     ),
     // Of two that attach one handle the first may have been forgotten.
     (
+        1,
         "    if new then call('SET', lock, new .. suffix, 'KEEPTTL') end\n",
         "    if new and found == sub(mine, 1, 36) and not may_grant() then return refused end\n\
          \x20   if new then call('SET', lock, new .. suffix, 'KEEPTTL') end\n",
     ),
+    (2, "    local left = call('PTTL', lock)\n", "    if alone() then return ALONE end\n    local left = call('PTTL', lock)\n"),
     (
+        1,
         "    if holder ~= value then return {holder or '', call('PTTL', lock), -1} end\n",
         "    if holder ~= value then return {holder or '', call('PTTL', lock), -1} end\n\
          \x20   if verb == 'seize' and not may_grant() then return refused end\n",
     ),
     // A lock that is free is free for nobody.
     (
+        1,
         "  elseif not holder then\n",
         "  elseif not holder and not may_grant() then\n\
          \x20   if not left then return refused end\n\
          \x20 elseif not holder then\n",
     ),
     (
+        1,
         "  return {sub(call('GET', lock) or '', 1, 16384), call('PTTL', lock), place}\n",
         "  if not holder and left then return {met, left, place} end\n\
          \x20 return {sub(call('GET', lock) or '', 1, 16384), call('PTTL', lock), place}\n",
@@ -57,18 +63,23 @@ const GRANTS: [(&str, &str); 6] = [
 /// `ops.lua` for a link that has met a reign.
 pub(in crate::backends::redis) fn script() -> &'static str {
     static SCRIPT: LazyLock<String> =
-        LazyLock::new(|| GRANTS.iter().fold(OPS.to_owned(), |text, (from, to)| text.replacen(from, to, 1)));
+        LazyLock::new(|| QUESTIONS.iter().fold(OPS.to_owned(), |text, (_, from, to)| text.replace(from, to)));
     &SCRIPT
 }
 
 /// Redis' default, and what is assumed of a server that does not tell.
 const DEFAULT_MAX_LAG: Duration = Duration::from_secs(10);
 
-/// A server counts seconds of silence in whole ones, and once a second.
-const LAG_GRAIN: Duration = Duration::from_secs(2);
+/// Silence is counted in whole seconds; and the last replica of the old master is told of the new one not
+/// quite as early as we are.
+const GRAIN: Duration = Duration::from_secs(2);
 
-/// The first version whose scripts are refused writes without replicas.
-pub(in crate::backends::redis) const LEAST_VERSION: (u32, u32) = (7, 0);
+/// What replicas a master must have heard of lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Replicas {
+    count: u64,
+    max_lag: Duration,
+}
 
 /// What a greeting may settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +98,8 @@ pub(in crate::backends) struct Reign {
     pub(in crate::backends::redis) key: String,
     /// The text of the key.
     pub(in crate::backends::redis) text: String,
+    /// What else the script is told: the end of the quarantine, and what replicas there must be.
+    pub(in crate::backends::redis) terms: String,
     /// What was left of its quarantine.
     pub(super) left: Duration,
     /// Whether the greeting has begun it.
@@ -94,11 +107,6 @@ pub(in crate::backends) struct Reign {
 }
 
 impl Reign {
-    /// The end of the quarantine in microseconds of the server's clock.
-    pub(in crate::backends::redis) fn ends(&self) -> &str {
-        self.text.split(' ').nth(3).unwrap_or_default()
-    }
-
     /// Why nothing is granted for so many milliseconds more, if that is what a lock's value says.
     pub(in crate::backends::redis) fn quarantine(&self, value: &[u8], left: i64) -> Option<String> {
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(1));
@@ -115,7 +123,9 @@ fn in_quarantine(left: Duration, why: Option<&str>) -> String {
             "in quarantine for another {left}: it is new, or has lost its data; if it has never been used \
              for locks, declare it with `fencepost init`, and it grants them at once"
         ),
-        Some("changed") => format!("in quarantine for another {left}: its max_ttl was changed"),
+        Some("changed") => {
+            format!("in quarantine for another {left}: `max_ttl` or `min-replicas-max-lag` was changed")
+        },
         Some("switched") => {
             format!("in quarantine after a failover for another {left}: the last master may have granted locks")
         }
@@ -145,9 +155,9 @@ pub(in crate::backends::redis) async fn greet(
         let reply = connection.command(words).map_err(|why| connector.unavailable(why))?;
         reply.await.map_err(|_| connector.unavailable(connection.why_ended()))
     };
-    let max_lag = max_lag(&ask(&["CONFIG", "GET", "min-replicas-*"]).await?, &connector.config.label);
+    let replicas = replicas(&ask(&["CONFIG", "GET", "min-replicas-*"]).await?, &connector.config.label);
     let Some(Quarantine { max_ttl }) = quarantine else { return Ok(None) };
-    let pause = (max_ttl + max_lag + LAG_GRAIN).as_millis().to_string();
+    let pause = (max_ttl + replicas.max_lag + GRAIN).as_millis().to_string();
     let mode = match mode {
         GreetMode::Meet => "meet",
         GreetMode::Found => "found",
@@ -158,7 +168,7 @@ pub(in crate::backends::redis) async fn greet(
     if let Value::Error(text) = &reply {
         return Err(connector.refusal(text));
     }
-    let reign = read(&reply, key).ok_or_else(|| {
+    let reign = read(&reply, key, replicas).ok_or_else(|| {
         Error::backend(&connector.config.label, format!("a greeting that makes no sense: {reply:?}"))
     })?;
     if !reign.left.is_zero() {
@@ -168,36 +178,39 @@ pub(in crate::backends::redis) async fn greet(
     Ok(Some(reign))
 }
 
-fn read(reply: &Value, key: String) -> Option<Reign> {
+fn read(reply: &Value, key: String, Replicas { count, max_lag }: Replicas) -> Option<Reign> {
     let [text, left, is_new] = reply.as_list()? else { return None };
     let (text, left) = (text.as_text()?.to_owned(), u64::try_from(left.as_int()?).ok()?);
-    Some(Reign { key, text, left: Duration::from_millis(left), is_new: is_new.as_int()? == 1 })
+    let terms = format!("{} {count} {}", text.split(' ').nth(3)?, max_lag.as_secs());
+    Some(Reign { key, text, terms, left: Duration::from_millis(left), is_new: is_new.as_int()? == 1 })
 }
 
-/// How long a master that is left alone goes on, by the reply to `CONFIG GET min-replicas-*`.
-fn max_lag(reply: &Value, label: &str) -> Duration {
+/// What replicas the server wants, by the reply to `CONFIG GET min-replicas-*`. One that wants none is known
+/// to the script by its INFO.
+fn replicas(reply: &Value, label: &str) -> Replicas {
     let setting = |name: &str| {
         let pair = reply.as_list()?.chunks_exact(2).find(|pair| pair[0].as_text() == Some(name))?;
         pair[1].as_text()?.parse::<u64>().ok()
     };
     match (setting("min-replicas-to-write"), setting("min-replicas-max-lag")) {
-        (Some(1..), Some(lag @ 1..)) => Duration::from_secs(lag),
-        (Some(_), Some(lag)) => {
+        (Some(count @ 1..), Some(lag @ 1..)) => Replicas { count, max_lag: Duration::from_secs(lag) },
+        (Some(_), Some(_)) => {
             warn_once(
                 label,
                 "a master that is cut off from its replicas goes on granting locks, without end; set on every \
                  server `CONFIG SET min-replicas-to-write 1`, `CONFIG SET min-replicas-max-lag 2` and \
                  `CONFIG REWRITE`",
             );
-            DEFAULT_MAX_LAG.max(Duration::from_secs(lag))
+            Replicas { count: 1, max_lag: DEFAULT_MAX_LAG }
         }
         _ => {
             warn_once(
                 label,
-                "the server does not tell `min-replicas-to-write` and `min-replicas-max-lag`: see that they \
-                 are 1 and 10 at most on every server, or allow this user `+config|get`",
+                "the server does not tell `min-replicas-to-write` and `min-replicas-max-lag`, and 10s are \
+                 taken for the latter; see that both are set on every server, or allow this user \
+                 `+config|get`",
             );
-            DEFAULT_MAX_LAG
+            Replicas { count: 1, max_lag: DEFAULT_MAX_LAG }
         }
     }
 }
@@ -214,20 +227,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_grant_of_the_script_asks_first() {
-        for (from, _) in GRANTS {
-            assert_eq!(OPS.matches(from).count(), 1, "{from}");
+    fn the_script_asks_at_each_place() {
+        for (count, from, to) in QUESTIONS {
+            assert_eq!(OPS.matches(from).count(), count, "{from}");
+            assert_eq!(script().matches(to).count(), count, "{to}");
         }
-        assert_eq!(script().matches("may_grant()").count(), GRANTS.len() - 1);
     }
 
     #[test]
     fn a_value_that_is_the_reign_tells_of_its_quarantine() {
         let text = "aa bb 14000 1700000000000000 switched".to_owned();
-        let (key, left) = (key("app:"), Duration::ZERO);
+        let key = key("app:");
         assert_eq!(key, "{app:fencepost}:reign");
-        let reign = Reign { key, text, left, is_new: false };
-        assert_eq!(reign.ends(), "1700000000000000");
+        let replicas = Replicas { count: 1, max_lag: Duration::from_secs(2) };
+        let reply = Value::List(vec![Value::Text(text.into()), Value::Int(0), Value::Int(0)]);
+        let reign = read(&reply, key, replicas).unwrap();
+        assert_eq!((reign.terms.as_str(), reign.left), ("1700000000000000 1 2", Duration::ZERO));
         let why = reign.quarantine(reign.text.as_bytes(), 6001).unwrap();
         assert!(why.starts_with("in quarantine after a failover for another 7s"), "{why}");
         assert_eq!(reign.quarantine(b"", 1), None);
@@ -236,17 +251,19 @@ mod tests {
     }
 
     #[test]
-    fn the_lag_is_read_and_what_is_missing_is_not_guessed_short() {
+    fn the_replicas_are_read_and_silence_is_not_guessed_short() {
         let text = |text: &str| Value::Text(text.into());
         let settings = |count: &str, lag: &str| {
             let words = ["min-replicas-max-lag", lag, "min-replicas-to-write", count];
-            max_lag(&Value::List(words.map(text).to_vec()), "x").as_secs()
+            let Replicas { count, max_lag } = replicas(&Value::List(words.map(text).to_vec()), "x");
+            (count, max_lag.as_secs())
         };
-        assert_eq!(settings("1", "2"), 2);
-        assert_eq!(settings("2", "30"), 30);
-        assert_eq!(settings("0", "2"), 10);
-        assert_eq!(settings("1", "0"), 10);
-        assert_eq!(max_lag(&Value::Error("NOPERM".to_owned()), "x").as_secs(), 10);
-        assert_eq!(max_lag(&Value::List(Vec::new()), "x").as_secs(), 10);
+        assert_eq!(settings("1", "2"), (1, 2));
+        assert_eq!(settings("2", "30"), (2, 30));
+        assert_eq!(settings("0", "2"), (1, 10));
+        assert_eq!(settings("1", "0"), (1, 10));
+        for reply in [Value::Error("NOPERM".to_owned()), Value::List(Vec::new())] {
+            assert_eq!(replicas(&reply, "x").max_lag, DEFAULT_MAX_LAG);
+        }
     }
 }
