@@ -124,8 +124,8 @@ impl Servers for Sentinels {
         &mut self[index]
     }
 
-    fn leader(&self) -> Option<usize> {
-        self.master()
+    fn leaders(&self) -> Vec<usize> {
+        self.master().into_iter().collect()
     }
 
     fn entries(&self, prefix: &str) -> Vec<String> {

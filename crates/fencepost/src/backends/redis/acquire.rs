@@ -46,7 +46,7 @@ pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Resu
         Asked::Revoked => Ok(TryOutcome::Busy(None)),
         Asked::Quarantined { why, .. } => {
             acquire.session = None;
-            Err(client.sessions.connector.unavailable(why))
+            Err(errors::unavailable(why, client.config()))
         }
     }
 }

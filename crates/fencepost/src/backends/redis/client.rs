@@ -177,7 +177,8 @@ impl Client {
         let on_push = Arc::new(move |push: &[Value]| pushes.deliver(push));
         let (keeper, background) = (Keeper::of(&clock)?, BackgroundTasks::default());
         let sharded = config.is_cluster().then(|| SHARDED.as_str());
-        let script = Script { text: SCRIPT, sharded };
+        let text = config.quarantine().map_or(SCRIPT, |_| sentinel::reign::script());
+        let script = Script { text, sharded };
         let servers = Servers::connect(config, script, on_push, &clock, &keeper).await?;
         Ok(Self { servers, router, clock, keeper, background })
     }

@@ -26,8 +26,8 @@ const TIMEOUT: Parameter =
     Parameter::new("timeout", "2s", "the longest that a connect or one round trip may take");
 const DB: Parameter =
     Parameter::new("db", "0", "the database, with `redis+unix`; with a host, write `/2` after it");
-const PREFIX: Parameter = Parameter::new("prefix", "", "what every key begins with");
-const KEYS: Parameter =
+pub(super) const PREFIX: Parameter = Parameter::new("prefix", "", "what every key begins with");
+pub(super) const KEYS: Parameter =
     Parameter::new("keys", "lock", "`plain` makes the bare name the key, as clients of other make have it");
 const ALLOW: Parameter =
     Parameter::new("allow", "", "accepts a server that is `evicting` or a `replica`: exclusion is gone then");
@@ -36,12 +36,12 @@ const ALLOW_CLUSTER: Parameter = Parameter::new(
     "",
     "accepts servers that are `evicting`, and without a warning a `failover` that breaks exclusion",
 );
-const REPLICAS: Parameter =
+pub(super) const REPLICAS: Parameter =
     Parameter::new("replicas", "0", "how many replicas must have a grant before it counts");
 const CA: Parameter =
     Parameter::new("ca", "", "a file of authorities to trust instead of the system's, with `rediss`");
 const CERT: Parameter = Parameter::new("cert", "", "our certificate, with `rediss` and `key`");
-const KEY: Parameter = Parameter::new("key", "", "the private key of `cert`");
+pub(super) const KEY: Parameter = Parameter::new("key", "", "the private key of `cert`");
 const SERVER_NAME: Parameter =
     Parameter::new("server_name", "", "the name that the server's certificate must have, if not the host");
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::backends::common::parameter::Parameter;
 use crate::backends::common::tls::TlsSettings;
+use crate::backends::redis::config;
 use crate::options::DEFAULT_TTL;
 use crate::url::{Password, StoreUrl};
 use crate::{Error, Result, format_duration};
@@ -21,12 +22,13 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     Parameter::new("sentinel_user", "", "the user at the sentinels, which is not that of the master"),
     Parameter::new("sentinel_password", "", "the password at the sentinels"),
     Parameter::new("sentinel_tls", "no", "`yes` if the sentinels speak TLS"),
-    Parameter::new("prefix", "", "what every key begins with"),
-    Parameter::new("keys", "lock", "`plain` makes the bare name the key, as clients of other make have it"),
+    config::PREFIX,
+    config::KEYS,
     Parameter::new("allow", "", "accepts a server that is `evicting`: exclusion is gone then"),
+    config::REPLICAS,
     Parameter::new("ca", "", "a file of authorities to trust instead of the system's"),
     Parameter::new("cert", "", "our certificate, with `key`"),
-    Parameter::new("key", "", "the private key of `cert`"),
+    config::KEY,
     Parameter::new("server_name", "", "the name that the master's certificate must have, if not its host"),
 ];
 

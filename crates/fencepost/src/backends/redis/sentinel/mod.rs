@@ -8,11 +8,12 @@ pub(super) mod config;
 pub(super) mod reign;
 pub(super) mod resolver;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::Config;
 use super::driver::connector::Connector;
-use super::driver::session::Sessions;
+use super::driver::session::{Script, Sessions};
 use crate::backends::{Init, StoreKind};
 use crate::runtime::clock::Clock;
 use crate::url::StoreUrl;
@@ -46,7 +47,8 @@ async fn init(url: StoreUrl, what: Init) -> Result<Vec<String>> {
         return Ok(vec![format!("{label} has no quarantine: there is nothing to declare")]);
     }
     let mode = if what == Init::New { GreetMode::Found } else { GreetMode::Change };
-    let sessions = Sessions::new(Connector::new(config)?, reign::script(), None, Clock::system());
+    let script = Script { text: reign::script(), sharded: None };
+    let sessions = Sessions::new(Connector::new(config)?, script, None, Arc::default(), Clock::system());
     let sessions = sessions.greeting(mode);
     let session = sessions.current(sessions.deadline()).await?;
     let Some(reign) = session.reign() else { return Err(Error::config("there is no quarantine")) };
