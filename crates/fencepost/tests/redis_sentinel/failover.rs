@@ -17,7 +17,7 @@ async fn other_than(all: &Arc<Sentinels>, old: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_the_replica_has_seen_outlives_its_master() {
-    let mut all = declared_with(2, "max_ttl=6s").await;
+    let mut all = declared_with(2, "max_ttl=12s").await;
     let (locks, other) = (connect(&all).await, connect(&all).await);
     let guard = locks.lock("a").acquire().await.unwrap();
     in_sync(&all[0], &all[1]).await;

@@ -31,7 +31,7 @@ async fn a_new_deployment_that_is_declared_grants_at_once_and_one_in_use_cannot_
     let said = Locks::init(&all.url()).await.unwrap();
     assert!(said[0].ends_with("already"), "{said:?}");
     // As after a failover.
-    all[0].cli(&["SET", REIGN, "aa bb 5000 1 switched"]);
+    all[0].cli(&["SET", REIGN, "aa bb 1000 4000 1 2 switched"]);
     let locks = connect(&all).await;
     let error = locks.lock("b").try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("in quarantine after a failover for another"), "{error}");
@@ -41,7 +41,7 @@ async fn a_new_deployment_that_is_declared_grants_at_once_and_one_in_use_cannot_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_go_on_in_a_quarantine_and_nobody_else_gets_the_lock() {
-    let all = declared(1).await;
+    let all = declared_with(1, "max_ttl=6s").await;
     let (locks, other) = (connect(&all).await, connect(&all).await);
     let guard = locks.lock("a").acquire().await.unwrap();
     let handle = locks.lock("b").acquire().await.unwrap().detach().await.unwrap();
@@ -57,7 +57,7 @@ async fn holders_go_on_in_a_quarantine_and_nobody_else_gets_the_lock() {
     // Two may attach one handle if the server has forgotten the first.
     let error = other.attach(&handle).await.unwrap_err();
     assert!(error.to_string().contains("in quarantine"), "{error}");
-    locks.extend(&handle, ms(1000)).await.unwrap();
+    locks.extend(&handle, ms(6000)).await.unwrap();
     let now = ForceRelease::now("x");
     let error = other.force_release("c", now).await.unwrap_err();
     assert!(error.to_string().contains("in quarantine"), "{error}");
@@ -103,9 +103,9 @@ async fn a_longer_ttl_takes_effect_by_a_quarantine() {
     use_once(&longer, "a").await;
     // A shorter one needs nothing, and the pause stays the longest that any client has asked for.
     use_once(&locks, "a").await;
-    assert!(all[0].cli(&["GET", REIGN]).contains(" 5500 "), "{}", all[0].cli(&["GET", REIGN]));
+    assert!(all[0].cli(&["GET", REIGN]).contains(" 1500 4000 "), "{}", all[0].cli(&["GET", REIGN]));
     Locks::reconfigure(&all.url()).await.unwrap();
-    assert!(all[0].cli(&["GET", REIGN]).contains(" 5000 "), "{}", all[0].cli(&["GET", REIGN]));
+    assert!(all[0].cli(&["GET", REIGN]).contains(" 1000 4000 "), "{}", all[0].cli(&["GET", REIGN]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,4 +144,20 @@ async fn the_script_looks_for_replicas_by_itself() {
     .await;
     assert!(why.contains("`min-replicas-max-lag` was changed"), "{why}");
     all[1].resume();
+}
+
+/// The old master may grant for as long as it has heard of a replica lately.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_the_old_master_may_lose_too_early_is_not_renewed() {
+    let all = declared_with(1, "max_ttl=6s").await;
+    let locks = connect(&all).await;
+    let short = locks.lock("a").ttl(ms(3000)).without_renewal().acquire().await.unwrap();
+    let long = locks.lock("b").ttl(ms(6000)).without_renewal().acquire().await.unwrap();
+    all[0].cli(&["DEL", REIGN]);
+    long.extend().await.unwrap();
+    let error = short.extend().await.unwrap_err();
+    assert!(error.to_string().contains("in quarantine"), "{error}");
+    bounded("it ends with its lease", short.lost()).await;
+    let later = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
+    assert!(later.token() > short.token());
 }

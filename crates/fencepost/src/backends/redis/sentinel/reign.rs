@@ -37,7 +37,11 @@ const QUESTIONS: [(usize, &str, &str); 7] = [
         "    if new and found == sub(mine, 1, 36) and not may_grant() then return refused end\n\
          \x20   if new then call('SET', lock, new .. suffix, 'KEEPTTL') end\n",
     ),
-    (2, "    local left = call('PTTL', lock)\n", "    if alone() then return ALONE end\n    local left = call('PTTL', lock)\n"),
+    (
+        2,
+        "    local left = call('PTTL', lock)\n",
+        "    local left = call('PTTL', lock)\n    if not may_last(left) then return refused end\n",
+    ),
     (
         1,
         "    if holder ~= value then return {holder or '', call('PTTL', lock), -1} end\n",
@@ -74,6 +78,9 @@ const DEFAULT_MAX_LAG: Duration = Duration::from_secs(10);
 /// quite as early as we are.
 const GRAIN: Duration = Duration::from_secs(2);
 
+/// Where the text of a reign says why there is a quarantine.
+const WHY: usize = 6;
+
 /// What replicas a master must have heard of lately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Replicas {
@@ -98,7 +105,7 @@ pub(in crate::backends) struct Reign {
     pub(in crate::backends::redis) key: String,
     /// The text of the key.
     pub(in crate::backends::redis) text: String,
-    /// What else the script is told: the end of the quarantine, and what replicas there must be.
+    /// What else the script is told: two times of it, and what replicas there must be.
     pub(in crate::backends::redis) terms: String,
     /// What was left of its quarantine.
     pub(super) left: Duration,
@@ -110,7 +117,7 @@ impl Reign {
     /// Why nothing is granted for so many milliseconds more, if that is what a lock's value says.
     pub(in crate::backends::redis) fn quarantine(&self, value: &[u8], left: i64) -> Option<String> {
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(1));
-        (value == self.text.as_bytes()).then(|| in_quarantine(left, self.text.split(' ').nth(4)))
+        (value == self.text.as_bytes()).then(|| in_quarantine(left, self.text.split(' ').nth(WHY)))
     }
 }
 
@@ -157,14 +164,14 @@ pub(in crate::backends::redis) async fn greet(
     };
     let replicas = replicas(&ask(&["CONFIG", "GET", "min-replicas-*"]).await?, &connector.config.label);
     let Some(Quarantine { max_ttl }) = quarantine else { return Ok(None) };
-    let pause = (max_ttl + replicas.max_lag + GRAIN).as_millis().to_string();
+    let [lease, alone] = [max_ttl, replicas.max_lag + GRAIN].map(|time| time.as_millis().to_string());
     let mode = match mode {
         GreetMode::Meet => "meet",
         GreetMode::Found => "found",
         GreetMode::Change => "change",
     };
     let key = key(&connector.config.prefix);
-    let reply = ask(&["EVAL", GREET, "1", &key, &pause, mode]).await?;
+    let reply = ask(&["EVAL", GREET, "1", &key, &lease, &alone, mode]).await?;
     if let Value::Error(text) = &reply {
         return Err(connector.refusal(text));
     }
@@ -172,7 +179,7 @@ pub(in crate::backends::redis) async fn greet(
         Error::backend(&connector.config.label, format!("a greeting that makes no sense: {reply:?}"))
     })?;
     if !reign.left.is_zero() {
-        let (store, why) = (&connector.config.label, in_quarantine(reign.left, reign.text.split(' ').nth(4)));
+        let (store, why) = (&connector.config.label, in_quarantine(reign.left, reign.text.split(' ').nth(WHY)));
         tracing::info!(%store, "{why}");
     }
     Ok(Some(reign))
@@ -181,7 +188,8 @@ pub(in crate::backends::redis) async fn greet(
 fn read(reply: &Value, key: String, Replicas { count, max_lag }: Replicas) -> Option<Reign> {
     let [text, left, is_new] = reply.as_list()? else { return None };
     let (text, left) = (text.as_text()?.to_owned(), u64::try_from(left.as_int()?).ok()?);
-    let terms = format!("{} {count} {}", text.split(' ').nth(3)?, max_lag.as_secs());
+    let [settled, ends] = [4, 5].map(|at| text.split(' ').nth(at));
+    let terms = format!("{} {} {count} {}", settled?, ends?, max_lag.as_secs());
     Some(Reign { key, text, terms, left: Duration::from_millis(left), is_new: is_new.as_int()? == 1 })
 }
 
@@ -236,13 +244,13 @@ mod tests {
 
     #[test]
     fn a_value_that_is_the_reign_tells_of_its_quarantine() {
-        let text = "aa bb 14000 1700000000000000 switched".to_owned();
+        let text = "aa bb 10000 4000 1690000000000000 1700000000000000 switched".to_owned();
         let key = key("app:");
         assert_eq!(key, "{app:fencepost}:reign");
         let replicas = Replicas { count: 1, max_lag: Duration::from_secs(2) };
         let reply = Value::List(vec![Value::Text(text.into()), Value::Int(0), Value::Int(0)]);
         let reign = read(&reply, key, replicas).unwrap();
-        assert_eq!((reign.terms.as_str(), reign.left), ("1700000000000000 1 2", Duration::ZERO));
+        assert_eq!((reign.terms.as_str(), reign.left), ("1690000000000000 1700000000000000 1 2", Duration::ZERO));
         let why = reign.quarantine(reign.text.as_bytes(), 6001).unwrap();
         assert!(why.starts_with("in quarantine after a failover for another 7s"), "{why}");
         assert_eq!(reign.quarantine(b"", 1), None);
