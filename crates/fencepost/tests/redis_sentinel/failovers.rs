@@ -131,7 +131,7 @@ async fn many(parameters: &str, rules: &[Rule]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_quarantine_no_two_hold_a_lock_and_no_token_falls() {
     many(
-        "max_ttl=1s&ttl=1s",
+        "max_ttl=3s&ttl=3s",
         &[Rule::Exclusion, Rule::LateLoss, Rule::UniqueTokens, Rule::OrderedTokens, Rule::TokensInTurn],
     )
     .await;
