@@ -133,7 +133,19 @@ impl<'a> Acquire<'a> {
         let entry = record::entry(identity.owner(), &pushes.1, &request.note).into();
         let (pushes, session, shard_channel) = (Some(pushes), None, None);
         let (queues, sent, astray) = (false, 0, false);
-        Ok(Self { client, request, keys, identity, entry, pushes, session, queues, sent, shard_channel, astray })
+        Ok(Self {
+            client,
+            request,
+            keys,
+            identity,
+            entry,
+            pushes,
+            session,
+            queues,
+            sent,
+            shard_channel,
+            astray,
+        })
     }
 
     /// Waits until the lock is ours; `None` if it was, and was taken back before we knew.

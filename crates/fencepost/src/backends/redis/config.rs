@@ -73,7 +73,10 @@ pub(in crate::backends) type NodeAddress = (String, u16);
 
 #[derive(Clone, Debug)]
 pub(in crate::backends) enum Address {
-    Tcp { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
     /// Wherever the master is.
     Sentinel(Sentinels),

@@ -79,8 +79,7 @@ impl Sentinels {
         if let Some((_, (host, port))) = twice {
             return Err(Error::invalid(format!("the URL names the sentinel `{host}:{port}` twice")));
         }
-        let (user, password) =
-            (url.take("sentinel_user"), url.take("sentinel_password").map(Password::new));
+        let (user, password) = (url.take("sentinel_user"), url.take("sentinel_password").map(Password::new));
         if user.is_some() && password.is_none() {
             return Err(Error::invalid("parameter `sentinel_user` needs `sentinel_password`"));
         }

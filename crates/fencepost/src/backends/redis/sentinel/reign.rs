@@ -132,9 +132,11 @@ fn in_quarantine(left: Duration, why: Option<&str>) -> String {
         ),
         Some("changed") => {
             format!("in quarantine for another {left}: `max_ttl` or `min-replicas-max-lag` was changed")
-        },
+        }
         Some("switched") => {
-            format!("in quarantine after a failover for another {left}: the last master may have granted locks")
+            format!(
+                "in quarantine after a failover for another {left}: the last master may have granted locks"
+            )
         }
         _ => format!("in quarantine after a failover for another {left}"),
     }
@@ -179,7 +181,8 @@ pub(in crate::backends::redis) async fn greet(
         Error::backend(&connector.config.label, format!("a greeting that makes no sense: {reply:?}"))
     })?;
     if !reign.left.is_zero() {
-        let (store, why) = (&connector.config.label, in_quarantine(reign.left, reign.text.split(' ').nth(WHY)));
+        let (store, why) =
+            (&connector.config.label, in_quarantine(reign.left, reign.text.split(' ').nth(WHY)));
         tracing::info!(%store, "{why}");
     }
     Ok(Some(reign))
@@ -250,7 +253,10 @@ mod tests {
         let replicas = Replicas { count: 1, max_lag: Duration::from_secs(2) };
         let reply = Value::List(vec![Value::Text(text.into()), Value::Int(0), Value::Int(0)]);
         let reign = read(&reply, key, replicas).unwrap();
-        assert_eq!((reign.terms.as_str(), reign.left), ("1690000000000000 1700000000000000 1 2", Duration::ZERO));
+        assert_eq!(
+            (reign.terms.as_str(), reign.left),
+            ("1690000000000000 1700000000000000 1 2", Duration::ZERO)
+        );
         let why = reign.quarantine(reign.text.as_bytes(), 6001).unwrap();
         assert!(why.starts_with("in quarantine after a failover for another 7s"), "{why}");
         assert_eq!(reign.quarantine(b"", 1), None);

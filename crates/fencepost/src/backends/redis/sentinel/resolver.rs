@@ -65,11 +65,7 @@ pub(in crate::backends::redis) async fn master(
 }
 
 /// What a majority says, if one has said the same.
-fn decide(
-    sentinels: &Sentinels,
-    said: &BTreeMap<usize, Said>,
-    label: &str,
-) -> Option<Result<(String, u16)>> {
+fn decide(sentinels: &Sentinels, said: &BTreeMap<usize, Said>, label: &str) -> Option<Result<(String, u16)>> {
     let majority = sentinels.hosts.len() / 2 + 1;
     let count = |is: &dyn Fn(&Said) -> bool| said.values().filter(|said| is(said)).count();
     for one in said.values() {
