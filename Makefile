@@ -32,7 +32,7 @@ export FENCEPOST_VALKEY ?= $(abspath $(SERVERS)/valkey-9.1)
 export FENCEPOST_SERVERS := $(abspath $(TARGET)/debug/fencepost-servers)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build lint api tables test test-servers test-python wheel python ordinary compatibility soak mutants model sim bench bench-peers compare bench-python install uninstall deb clean
+.PHONY: help deps build lint api tables test test-servers test-python wheel python ordinary compatibility soak mutants failovers model sim bench bench-peers compare bench-python install uninstall deb clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -160,6 +160,10 @@ soak: deps build ## Torture every store in turn, MINUTES=60 in all; figures and 
 
 mutants: deps ## Take each protection out of a copy of the tree: its scenario must fail; ONLY= names some; takes long
 	@CARGO_TARGET_DIR=$(abspath $(TARGET)) $(PYTHON) scripts/mutants/run $(ONLY)
+
+failovers: ## Replace the master of a Redis with Sentinel again and again: ROUNDS=100; half an hour
+	FENCEPOST_FAILOVERS=$(or $(ROUNDS),100) $(CARGO) test --locked -p fencepost --all-features --test redis_sentinel -- \
+	  failovers:: --nocapture
 
 model: ## Search more states of the Redis protocols than `test` does; takes long
 	$(CARGO) test --release --locked -p fencepost --all-features --test model -- --include-ignored

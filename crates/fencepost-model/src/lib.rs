@@ -1,6 +1,7 @@
-//! State-space searches and a seeded simulation of Redlock with fencing tokens.
+//! State-space searches and a seeded simulation of Redlock with fencing tokens, and a search of the failovers
+//! of one Redis that Sentinel finds (`reign`).
 //!
-//! The decisions of the client are not modelled: `quorum.rs` and `retry.rs` are the files that production
+//! Of Redlock the decisions of the client are not modelled: `quorum.rs` and `retry.rs` are the files that production
 //! runs, compiled into this crate. What is modelled is everything around them: nodes, messages, clocks and
 //! faults.
 
@@ -11,6 +12,8 @@ pub mod node;
 #[cfg(test)]
 #[path = "../../fencepost/src/backends/redlock/quorum.rs"]
 mod quorum;
+#[cfg(test)]
+mod reign;
 #[cfg(test)]
 #[path = "../../fencepost/src/backends/redlock/retry.rs"]
 mod retry;

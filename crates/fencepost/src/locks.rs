@@ -66,8 +66,9 @@ impl Locks {
     ///
     /// For `postgres:` it makes the schema, for programs whose user may not.
     ///
-    /// For `redlock:`, new nodes vote at once instead of after their quarantine. Only an operator can know
-    /// that they are new: do not call this when a program starts.
+    /// For `redlock:`, new nodes vote at once instead of after their quarantine; for `redis+sentinel:` a new
+    /// master grants locks at once. Only an operator can know that they are new: do not call this when a
+    /// program starts.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); [`Config`](crate::Error::Config) if the deployment exists already, or

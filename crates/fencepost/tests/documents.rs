@@ -33,7 +33,7 @@ fn table(store: &StoreKind) -> String {
         let default = if default.is_empty() { String::new() } else { cell(default) };
         format!("| `{name}` | {default} | {} |\n", cell(help))
     };
-    let ttl = ("ttl", "30s", "the ttl of locks that name none");
+    let ttl = ("ttl", store.ttl, "the ttl of locks that name none");
     let own = store.parameters.iter().map(|one| (one.name, one.default, one.help));
     let rows: String = std::iter::once(ttl).chain(own).map(row).collect();
     format!("| parameter | default | what it sets |\n|---|---|---|\n{rows}")

@@ -1,10 +1,12 @@
-//! One Redis and three of them, as stores under test.
+//! One Redis, three of them, and one that Sentinel finds, as stores under test.
 
-use super::{Nodes, Server};
+use std::time::Duration;
+
+use super::{Nodes, Sentinels, Server};
 use crate::conformance::{Harness, Logged, TestStore};
 use crate::eventually;
 
-/// What the nodes of a Redlock are told: that long leases are fine.
+/// What those with a quarantine are told: that long leases are fine.
 const TERMS: &str = "max_ttl=20m";
 
 /// An empty Redis.
@@ -19,7 +21,14 @@ pub(super) fn redlock_harness() -> Harness {
     Harness::new(nodes)
 }
 
-fn declare(url: &str) {
+/// One without replicas: nothing fails over. It was declared to be new, so that nobody waits.
+pub(super) fn sentinel_harness() -> Harness {
+    let all = Sentinels::start(0, Duration::from_secs(60)).with_parameters(TERMS);
+    declare(&all.url());
+    Harness::new(all)
+}
+
+pub(super) fn declare(url: &str) {
     let url = url.to_owned();
     let init = std::thread::spawn(move || fencepost::blocking::Locks::init(&url));
     init.join().expect("it does not panic").expect("the nodes can be declared");
@@ -87,5 +96,32 @@ impl TestStore for Nodes {
     fn with_login(&self, password: &str) -> Option<Logged> {
         self.iter().for_each(|node| add_user(node, password));
         Some((self.url_with(TERMS).replace("://", &format!("://alice:{password}@")), Box::new(())))
+    }
+}
+
+impl TestStore for Sentinels {
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn stop(&self) {
+        self[0].pause();
+    }
+
+    fn resume(&self) {
+        self[0].resume();
+    }
+
+    fn remove(&self, name: &str) {
+        TestStore::remove(&self[0], name);
+    }
+
+    fn traces(&self) -> usize {
+        self[0].traces()
+    }
+
+    fn with_login(&self, password: &str) -> Option<Logged> {
+        add_user(&self[0], password);
+        Some((self.url().replace("://", &format!("://alice:{password}@")), Box::new(())))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Nodes, Server};
+use super::{Nodes, Sentinels, Server};
 use crate::history::Cause;
 use crate::local::{self, Blow, Servers, Store};
 
@@ -38,6 +38,25 @@ pub static LOCAL_REDLOCK: Store = Store {
     blows: &[Blow::Kill, Blow::Pause, Blow::Empty],
     excuse: |_, _, _| None,
     harness: super::harness::redlock_harness,
+};
+
+/// A master with two replicas and three sentinels. A killed master comes back with its data, and takes itself
+/// for a master until the sentinels tell it otherwise.
+pub static LOCAL_SENTINEL: Store = Store {
+    name: "redis-sentinel",
+    missing,
+    start: |ttl| {
+        // The shortest quarantine that goes with the ttl, or half of a run would be spent in it.
+        let max_ttl = ttl.max(Duration::from_secs(1)).as_millis();
+        let configure = |config: super::Config| config.line("appendonly yes");
+        let all = Sentinels::start_with(2, Duration::from_secs(1), configure);
+        let all = all.with_parameters(&format!("max_ttl={max_ttl}ms"));
+        super::harness::declare(&all.url());
+        Box::new(all)
+    },
+    blows: &[Blow::Kill, Blow::Pause, Blow::Empty],
+    excuse: |_, _, _| None,
+    harness: super::harness::sentinel_harness,
 };
 
 fn missing() -> Option<&'static str> {
@@ -89,5 +108,28 @@ impl Servers for Redlock {
 
     fn entries(&self, prefix: &str) -> Vec<String> {
         entries(self.nodes.iter(), prefix)
+    }
+}
+
+impl Servers for Sentinels {
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn count(&self) -> usize {
+        self.count()
+    }
+
+    fn get(&mut self, index: usize) -> &mut dyn local::Server {
+        &mut self[index]
+    }
+
+    fn leaders(&self) -> Vec<usize> {
+        self.master().into_iter().collect()
+    }
+
+    fn entries(&self, prefix: &str) -> Vec<String> {
+        let master = self.master().map(|master| &self[master]);
+        entries(master.into_iter(), prefix)
     }
 }

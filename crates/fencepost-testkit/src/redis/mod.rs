@@ -7,6 +7,7 @@ mod local;
 mod nodes;
 mod program;
 mod resp;
+mod sentinel;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,11 +18,12 @@ use rustix::process::Signal;
 
 pub use cluster::Cluster;
 pub use config::Config;
-pub use local::{LOCAL, LOCAL_REDLOCK};
+pub use local::{LOCAL, LOCAL_REDLOCK, LOCAL_SENTINEL};
 pub use nodes::Nodes;
 pub(crate) use program::which;
 pub use program::{is_installed, program, programs, redis_6, valkey};
 pub use resp::Reply;
+pub use sentinel::{Sentinel, Sentinels};
 
 use crate::eventually::{LIMIT, within};
 use crate::process::Process;
@@ -78,11 +80,19 @@ impl Server {
 
     /// Starts the process and waits until it answers; `false` if it ended instead.
     fn launch(&mut self) -> bool {
-        let _ = fs::remove_file(self.socket());
         let text =
             self.config.text(self.port, &self.socket(), self.folder.path(), self.certificates.as_ref());
-        let file = self.folder.path().join("redis.conf");
-        fs::write(&file, text).expect("the folder is writable");
+        fs::write(self.conf(), text).expect("the folder is writable");
+        self.launch_as_configured()
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.folder.path().join("redis.conf")
+    }
+
+    fn launch_as_configured(&mut self) -> bool {
+        let _ = fs::remove_file(self.socket());
+        let file = self.conf();
         let file = file.to_str().expect("a temporary folder has an UTF-8 path");
         let variables = self.clock.iter().flat_map(Clock::environment);
         let environment: Vec<_> =
@@ -211,6 +221,17 @@ impl Server {
     pub fn restart(&mut self) {
         self.kill();
         let started = within(LIMIT, &mut || self.launch());
+        assert!(started, "redis-server does not start again:\n{}", self.log());
+    }
+
+    /// The same, with the configuration that it has written meanwhile: a replica that became master comes
+    /// back as a master.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart_as_configured(&mut self) {
+        self.kill();
+        let started = within(LIMIT, &mut || self.launch_as_configured());
         assert!(started, "redis-server does not start again:\n{}", self.log());
     }
 

@@ -42,6 +42,8 @@ pub struct StoreKind {
     pub independent_nodes: bool,
     /// The shortest ttl that its servers grant as they are set up by default.
     pub shortest_ttl: Duration,
+    /// The ttl of locks that name none, for help texts.
+    pub ttl: &'static str,
     /// The parameters of its URLs, beside `ttl`.
     pub parameters: &'static [Parameter],
     connect: fn(StoreUrl) -> Task<Arc<dyn Backend>>,
@@ -86,6 +88,7 @@ impl StoreKind {
             default_port: None,
             independent_nodes: false,
             shortest_ttl: Duration::ZERO,
+            ttl: "30s",
             parameters: &[],
             connect,
             init: None,
@@ -129,13 +132,20 @@ macro_rules! table {
             rows
         }
     };
+    (@ $visibility:vis $module:ident $feature:literal) => {
+        #[cfg(feature = $feature)]
+        $visibility mod $module;
+    };
+    // It lives in the folder of another store.
+    (@ $visibility:vis $module:ident $variant:ident $feature:literal) => {};
 }
 
 table! {
     pub(crate) file "file": STORE ["file"], tls [];
     pub(crate) redis "redis":
         STORE ["redis", "redis+unix"], tls ["rediss"],
-        CLUSTER ["redis+cluster"], tls ["rediss+cluster"];
+        CLUSTER ["redis+cluster"], tls ["rediss+cluster"],
+        SENTINEL ["redis+sentinel"], tls ["rediss+sentinel"];
     redlock "redlock": STORE ["redlock"], tls [];
     pub postgres "postgres": STORE ["postgres", "postgresql"], tls [];
     pub(crate) etcd "etcd": STORE ["etcd"], tls ["etcds"];

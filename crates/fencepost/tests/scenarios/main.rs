@@ -43,5 +43,6 @@ mod nodes;
 mod postgres;
 mod refusals;
 mod register;
+mod sentinel;
 mod troubles;
 mod zookeeper;

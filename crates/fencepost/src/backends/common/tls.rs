@@ -53,6 +53,11 @@ impl TlsSettings {
             config: url.tls.take(),
         })
     }
+
+    /// The same for a server with a name of its own.
+    pub(in crate::backends) fn of_another_server(&self) -> Self {
+        Self { server_name: None, ..self.clone() }
+    }
 }
 
 /// What every connection to one server needs.

@@ -49,6 +49,10 @@ pub(super) async fn try_acquire(client: &Arc<Client>, request: &Request) -> Resu
             Ok(TryOutcome::Busy(Some(busy.holder)))
         }
         Asked::Revoked => Ok(TryOutcome::Busy(None)),
+        Asked::Quarantined { why, .. } => {
+            acquire.session = None;
+            Err(errors::unavailable(why, client.config()))
+        }
     }
 }
 
@@ -68,6 +72,11 @@ enum Asked {
     /// Granted, and asked back, before we knew of it.
     Revoked,
     Busy(Busy),
+    /// Nobody has it, and nobody gets it for now.
+    Quarantined {
+        why: String,
+        look_in: Duration,
+    },
 }
 
 /// Somebody else has the lock.
@@ -126,6 +135,7 @@ struct Acquire<'a> {
 
 impl<'a> Acquire<'a> {
     fn new(client: &'a Arc<Client>, request: &'a Request, identity: Identity) -> Result<Self> {
+        client.config().check_ttl(request.ttl)?;
         let keys = client.keys(&request.name)?;
         client.servers.prepare(keys.each()[0], request.ttl, &client.keeper);
         let pushes = client.listen(identity.owner(), &request.signal);
@@ -153,6 +163,12 @@ impl<'a> Acquire<'a> {
                 Asked::Granted(grant) => return Ok(Some(grant)),
                 Asked::Revoked => return Ok(None),
                 Asked::Busy(busy) => busy,
+                Asked::Quarantined { why, look_in } => {
+                    self.request.seen.answered();
+                    self.request.seen.obstacle(Some(why.into()));
+                    self.sleeps(look_in).await;
+                    continue;
+                }
             };
             self.place = busy.place;
             self.request.seen.note(busy.holder.clone());
@@ -210,6 +226,10 @@ impl<'a> Acquire<'a> {
         let (value, ttl, place) = match GrantReply::read(value).ok_or_else(|| self.client.unreadable())? {
             GrantReply::Granted(token) => return self.granted(token, sent, false).map(Asked::Granted),
             GrantReply::Held { value, ttl, place } => {
+                let reign = self.session.as_ref().and_then(|session| session.reign());
+                if let Some(why) = reign.and_then(|reign| reign.quarantine(&value, ttl)) {
+                    return Ok(Asked::Quarantined { why, look_in: look_in(place.unwrap_or(0), ttl) });
+                }
                 (String::from_utf8_lossy(&value).into_owned(), ttl, place)
             }
         };
@@ -219,6 +239,15 @@ impl<'a> Acquire<'a> {
         let holder = record::holder(name, &value, ttl);
         let look_in = look_in(place.unwrap_or(0), ttl);
         Ok(Asked::Busy(Busy { holder, sent, place, look_in }))
+    }
+
+    /// Waits until it is time to look again, or the session ends.
+    async fn sleeps(&self, look_in: Duration) {
+        let Some(session) = &self.session else { return };
+        tokio::select! {
+            () = session.ended() => {}
+            () = tokio::time::sleep(look_in) => {}
+        }
     }
 
     /// Waits for a push that can be believed. `None` when it is time to look again.

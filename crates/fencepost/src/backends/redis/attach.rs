@@ -19,6 +19,7 @@ const NO_LONGER: Duration = Duration::from_millis(1);
 
 /// Takes the lock over under the request's identity.
 pub(super) async fn attach(client: &Arc<Client>, handle: &Handle, request: &Request) -> Result<Grant> {
+    client.config().check_ttl(request.ttl)?;
     let keys = client.keys(handle.name())?;
     let (owner, token, ttl) = (handle.owner(), handle.token(), request.ttl);
     let pushes = client.listen(request.owner(), &request.signal);

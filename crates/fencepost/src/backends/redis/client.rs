@@ -15,6 +15,7 @@ use super::driver::session::{Script, ScriptReply, Session};
 use super::errors;
 use super::keys::{self, KeySet};
 use super::push::{PushRouter, PushSlot};
+use super::sentinel;
 use super::servers::Servers;
 use crate::backend::LossSignal;
 use crate::runtime::background::BackgroundTasks;
@@ -92,7 +93,8 @@ pub(super) fn post(
     let words: Vec<_> = ops.iter().flat_map(|op| op.words()).collect();
     let sharing = Sharing { alone: sharing.alone || ops.len() > 1, ..sharing };
     let pushes = matches!(ops, [Op::Free { .. } | Op::Leave { .. }]);
-    session.send(&Step { keys: &keys, arguments: &words, needs_end: false, sharing, pushes }, sent)
+    let needs_end = session.reign().is_some();
+    session.send(&Step { keys: &keys, arguments: &words, needs_end, sharing, pushes }, sent)
 }
 
 /// The reply to `try`, `wait`, `again`, `ask` and `seize`.
@@ -185,7 +187,8 @@ impl Client {
         let on_push = Arc::new(move |push: &[Value]| pushes.deliver(push));
         let (keeper, background) = (Keeper::of(&clock)?, BackgroundTasks::default());
         let sharded = config.is_cluster().then(|| SHARDED.as_str());
-        let script = Script { text: SCRIPT, sharded };
+        let text = config.quarantine().map_or(SCRIPT, |_| sentinel::reign::script());
+        let script = Script { text, sharded };
         let servers = Servers::connect(config, script, on_push, &clock, &keeper).await?;
         let renewals = Semaphore::new(MOST_RENEWALS);
         Ok(Self { servers, router, clock, keeper, background, renewals })

@@ -1,10 +1,11 @@
-//! What a `redis://`, `rediss://` or `redis+unix://` URL says.
+//! What a `redis://`, `rediss://` or `redis+unix://` URL says, and most of one of Sentinel.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::driver::batch::Replicas;
+use super::sentinel::config::{Quarantine, Sentinels};
 use crate::backends::common::parameter::Parameter;
 use crate::backends::common::tls::TlsSettings;
 use crate::url::{Host, Password, StoreUrl};
@@ -25,8 +26,8 @@ const TIMEOUT: Parameter =
     Parameter::new("timeout", "2s", "the longest that a connect or one round trip may take");
 const DB: Parameter =
     Parameter::new("db", "0", "the database, with `redis+unix`; with a host, write `/2` after it");
-const PREFIX: Parameter = Parameter::new("prefix", "", "what every key begins with");
-const KEYS: Parameter =
+pub(super) const PREFIX: Parameter = Parameter::new("prefix", "", "what every key begins with");
+pub(super) const KEYS: Parameter =
     Parameter::new("keys", "lock", "`plain` makes the bare name the key, as clients of other make have it");
 const ALLOW: Parameter =
     Parameter::new("allow", "", "accepts a server that is `evicting` or a `replica`: exclusion is gone then");
@@ -35,12 +36,12 @@ const ALLOW_CLUSTER: Parameter = Parameter::new(
     "",
     "accepts servers that are `evicting`, and without a warning a `failover` that breaks exclusion",
 );
-const REPLICAS: Parameter =
+pub(super) const REPLICAS: Parameter =
     Parameter::new("replicas", "0", "how many replicas must have a grant before it counts");
 const CA: Parameter =
     Parameter::new("ca", "", "a file of authorities to trust instead of the system's, with `rediss`");
 const CERT: Parameter = Parameter::new("cert", "", "our certificate, with `rediss` and `key`");
-const KEY: Parameter = Parameter::new("key", "", "the private key of `cert`");
+pub(super) const KEY: Parameter = Parameter::new("key", "", "the private key of `cert`");
 const SERVER_NAME: Parameter =
     Parameter::new("server_name", "", "the name that the server's certificate must have, if not the host");
 
@@ -72,8 +73,13 @@ pub(in crate::backends) type NodeAddress = (String, u16);
 
 #[derive(Clone, Debug)]
 pub(in crate::backends) enum Address {
-    Tcp { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
+    /// Wherever the master is.
+    Sentinel(Sentinels),
 }
 
 impl Config {
@@ -109,11 +115,25 @@ impl Config {
         }
         let replicas = Self::replicas(&mut url, timeout)?;
         let seeds = Self::seeds(&url)?;
-        let (address, database) = match seeds.first() {
+        let (mut address, database) = match seeds.first() {
             Some((host, port)) => (Address::Tcp { host: host.clone(), port: *port }, 0),
             None => Self::address(&mut url)?,
         };
-        let tls = url.scheme.starts_with("rediss").then(|| TlsSettings::take(&mut url)).transpose()?;
+        let mut sentinel_tls = false;
+        if let Address::Sentinel(_) = address {
+            if allow_replica {
+                return Err(Error::invalid("parameter `allow` takes `evicting` here, not `replica`"));
+            }
+            let choice = url.take_choice("sentinel_tls", &[("yes", true), ("no", false)])?;
+            sentinel_tls = choice.unwrap_or(false);
+        }
+        let server_tls = url.scheme.starts_with("rediss");
+        let tls = (server_tls || sentinel_tls).then(|| TlsSettings::take(&mut url)).transpose()?;
+        if let Address::Sentinel(sentinels) = &mut address {
+            // Each has its own name.
+            sentinels.tls = tls.as_ref().filter(|_| sentinel_tls).map(TlsSettings::of_another_server);
+        }
+        let tls = tls.filter(|_| server_tls);
         let (user, password) = (url.user.take(), url.password.take());
         if user.is_some() && password.is_none() {
             return Err(Error::invalid(
@@ -183,6 +203,23 @@ impl Config {
         Ok(url.hosts.iter().map(address).collect())
     }
 
+    pub(in crate::backends) fn is_found_by_sentinel(&self) -> bool {
+        matches!(self.address, Address::Sentinel(_))
+    }
+
+    /// What a new master waits for.
+    pub(super) fn quarantine(&self) -> Option<Quarantine> {
+        match &self.address {
+            Address::Sentinel(sentinels) => sentinels.quarantine,
+            _ => None,
+        }
+    }
+
+    /// Refuses a ttl that a new master does not wait for.
+    pub(super) fn check_ttl(&self, ttl: Duration) -> Result<()> {
+        self.quarantine().map_or(Ok(()), |quarantine| quarantine.check_ttl(ttl))
+    }
+
     fn address(url: &mut StoreUrl) -> Result<(Address, u32)> {
         let number = |text: &str| {
             text.parse::<u32>()
@@ -203,6 +240,10 @@ impl Config {
             }
             let database = url.take("db").as_deref().map_or(Ok(0), number)?;
             return Ok((Address::Unix(PathBuf::from(&url.path)), database));
+        }
+        if url.scheme.ends_with("+sentinel") {
+            let (sentinels, database) = Sentinels::take(url)?;
+            return Ok((Address::Sentinel(sentinels), database.as_deref().map_or(Ok(0), number)?));
         }
         let [host] = url.hosts.as_slice() else {
             return Err(Error::invalid(format!(

@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::driver::batch;
+use super::sentinel::reign;
 use crate::{Error, Result, Source};
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -26,8 +27,11 @@ pub(super) fn check(info: &str, config: &Config) -> Result<(u32, u32)> {
         return Err(no_cluster(store));
     }
     if field(info, "role") == Some("slave") && !config.allow_replica {
-        // Of a cluster it was the master until now.
-        return Err(if is_cluster { unavailable("it is a replica now", config) } else { replica(store) });
+        // Of a cluster, or as Sentinel has it, it was the master until now, or is not yet.
+        return Err(match is_cluster || config.is_found_by_sentinel() {
+            true => unavailable("it is a replica now", config),
+            false => replica(store),
+        });
     }
     let policy = field(info, "maxmemory_policy").unwrap_or("noeviction");
     if policy != "noeviction" && !config.allow_evicting {
@@ -67,6 +71,8 @@ pub(super) fn refusal(text: &str, config: &Config) -> Error {
             config.start,
             config.prefix
         )),
+        "QUARANTINE" => unavailable(reign::refusal(text), config),
+        "READONLY" | "REIGN" if config.is_found_by_sentinel() => unavailable(text, config),
         "READONLY" | "MOVED" | "ASK" if config.is_cluster() => unavailable(text, config),
         "READONLY" => replica(store),
         "MOVED" | "ASK" => cluster(store),

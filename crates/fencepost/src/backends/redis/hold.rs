@@ -93,6 +93,7 @@ pub(super) async fn renew(
     term: Duration,
     gone: Loss,
 ) -> Result<Renewal> {
+    client.config().check_ttl(term)?;
     // Late answers are worthless, and a stuck connection should be replaced while there is time to.
     let timeout = client.timeout().min((term / 3).max(Duration::from_millis(20)));
     let op = Op::Renew { owner, token, ttl: term };

@@ -86,7 +86,7 @@ pub(in crate::backends) fn check(start: &str, name: &Name) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key is not a lock but is kept about one, about a fenced resource or about a Redlock node.
+/// Whether a key is not a lock but is kept about one, about a fenced resource, a Redlock node or a master.
 fn is_ours(start: &str, key: &str) -> bool {
     let Some((tag, rest)) = key.strip_prefix('{').and_then(|rest| rest.split_once("}:")) else {
         return false;
@@ -102,7 +102,7 @@ fn is_ours(start: &str, key: &str) -> bool {
     match what {
         "queue" | "waiting" | "waiters" | "fence" => true,
         "token" | "value" => about.starts_with("fence:"),
-        "node" => about == "fencepost",
+        "node" | "reign" => about == "fencepost",
         _ => what.starts_with("fence:"),
     }
 }
@@ -189,6 +189,7 @@ mod tests {
             "{x}:fence:0123456789ab",
             "{fence:cart}:token",
             "{fencepost}:node",
+            "{fencepost}:reign",
         ] {
             assert!(is_ours("", key), "{key}");
             assert!(check("", &Name::new(key).unwrap()).is_err(), "{key}");

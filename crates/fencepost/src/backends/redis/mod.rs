@@ -18,6 +18,7 @@ pub(crate) mod keys;
 mod operator;
 pub(in crate::backends) mod push;
 pub(in crate::backends) mod record;
+pub(in crate::backends) mod sentinel;
 mod servers;
 
 use std::sync::Arc;
@@ -47,9 +48,13 @@ pub(super) const STORE: StoreKind = StoreKind {
     })
 };
 
+/// The row of one that Sentinel finds.
+pub(super) const SENTINEL: StoreKind = sentinel::STORE;
+
 /// The row of a cluster of them.
 pub(super) const CLUSTER: StoreKind = StoreKind {
     default_port: Some(6379),
+    ttl: "10s",
     parameters: config::CLUSTER_PARAMETERS,
     default_ttl: |_, given| Ok(given.unwrap_or(CLUSTER_TTL)),
     ..StoreKind::new(

@@ -233,6 +233,8 @@ fn address(node: &NodeConfig) -> String {
     match &node.address {
         Address::Tcp { host, port } => format!("{}:{port}/{}", host.to_ascii_lowercase(), node.database),
         Address::Unix(path) => path.display().to_string(),
+        // Their schemes name none.
+        Address::Sentinel(_) => node.label.clone(),
     }
 }
 

@@ -200,7 +200,7 @@ impl Cluster {
                 Err(error) => {
                     let elsewhere = match &error {
                         NoReply::NoSession(error) => matches!(error, Error::Unavailable { .. }),
-                        NoReply::NotSent(_) | NoReply::ReadOnly => true,
+                        NoReply::NotSent(_) | NoReply::Deposed(_) => true,
                         NoReply::Ended(_) => repeatable,
                         NoReply::TimedOut(_) => false,
                     };

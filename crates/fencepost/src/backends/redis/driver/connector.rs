@@ -8,6 +8,7 @@ use crate::backends::common::stream::{self, Stream};
 use crate::backends::common::tls::{self, Tls};
 use crate::backends::redis::config::{Address, Config};
 use crate::backends::redis::errors;
+use crate::backends::redis::sentinel::resolver;
 use crate::{Error, Result, Source};
 
 #[derive(Debug)]
@@ -42,6 +43,13 @@ impl Connector {
         let opened = match &self.config.address {
             Address::Unix(path) => UnixStream::connect(path).await.map(|stream| Box::new(stream) as _),
             Address::Tcp { host, port } => stream::connect(host, *port, self.tls.as_ref()).await,
+            Address::Sentinel(sentinels) => {
+                let patience = self.config.timeout / 2;
+                let (host, port) = resolver::master(sentinels, &self.config.label, patience).await?;
+                let tls = self.config.tls.as_ref();
+                let tls = tls.map(|settings| Tls::new(settings, &host, None)).transpose()?;
+                stream::connect(&host, port, tls.as_ref()).await
+            }
         };
         opened.map_err(|error| {
             if let Some(why) = tls::distrust(&error) {

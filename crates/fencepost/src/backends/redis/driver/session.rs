@@ -5,6 +5,7 @@
 
 use std::iter;
 use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -16,6 +17,7 @@ use super::resp::Value;
 use super::shard_channels::ShardChannels;
 use crate::backends::redis::config::Config;
 use crate::backends::redis::errors;
+use crate::backends::redis::sentinel::reign::{self, GreetMode, Reign};
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::keeper::Keeper;
 use crate::runtime::sync::lock;
@@ -27,6 +29,9 @@ const MOST_STEPS: usize = connection::AT_A_TIME;
 
 /// The first version with channels of shards.
 const SHARDED: (u32, u32) = (7, 0);
+
+/// Pause before the sentinels are asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Called with what the server pushes.
 pub(in crate::backends) type OnPush = Arc<dyn Fn(&[Value]) + Send + Sync>;
@@ -41,6 +46,7 @@ pub(in crate::backends) struct Sessions {
     slots: PerRuntime<RuntimeSlot>,
     clock: Clock,
     keeper_connects: Once,
+    greeting: GreetMode,
 }
 
 /// The channel of each runtime, the same on every server. It stays the same while connections come and go:
@@ -85,6 +91,8 @@ pub(in crate::backends) struct Session {
     pub(super) connection: Connection,
     script: Arc<BatchedScript>,
     text: &'static str,
+    /// Where Sentinel names the master, unless that grants locks at once.
+    reign: Option<Reign>,
     /// Closed with the connection.
     ended: watch::Receiver<()>,
     /// Where the server has channels of shards.
@@ -110,8 +118,8 @@ pub(in crate::backends) enum NoReply {
     NotSent(String),
     /// It ended before the reply: the request may have been carried out, or be carried out later.
     Ended(String),
-    /// The server has become a replica and has done nothing. The session is over.
-    ReadOnly,
+    /// The server is not, or not sure to be, the master any more, and has done nothing. The session is over.
+    Deposed(String),
     TimedOut(String),
 }
 
@@ -121,7 +129,7 @@ impl NoReply {
         match self {
             Self::NoSession(error) => error,
             Self::NotSent(why) | Self::Ended(why) | Self::TimedOut(why) => errors::unavailable(why, config),
-            Self::ReadOnly => errors::refusal("READONLY", config),
+            Self::Deposed(text) => errors::refusal(&text, config),
         }
     }
 }
@@ -148,6 +156,11 @@ impl Session {
         self.connection.command_asking(words)
     }
 
+    /// The reign that it has met, where there are any.
+    pub(in crate::backends) fn reign(&self) -> Option<&Reign> {
+        self.reign.as_ref()
+    }
+
     /// Waits until the connection has ended.
     pub(in crate::backends) async fn ended(&self) {
         let _ = self.ended.clone().changed().await;
@@ -162,8 +175,13 @@ impl Sessions {
         channels: Arc<Channels>,
         clock: Clock,
     ) -> Self {
-        let (slots, keeper_connects) = (PerRuntime::default(), Once::new());
-        Self { connector, script, on_push, channels, slots, clock, keeper_connects }
+        let (slots, keeper_connects, greeting) = (PerRuntime::default(), Once::new(), GreetMode::Meet);
+        Self { connector, script, on_push, channels, slots, clock, keeper_connects, greeting }
+    }
+
+    /// The same, with a greeting that settles more.
+    pub(in crate::backends::redis) fn greeting(self, greeting: GreetMode) -> Self {
+        Self { greeting, ..self }
     }
 
     pub(in crate::backends) fn config(&self) -> &Config {
@@ -206,7 +224,7 @@ impl Sessions {
             }
             match reply {
                 Ok(value) => return Ok(ScriptReply { value, sent, repeated }),
-                Err(NoReply::NotSent(_) | NoReply::ReadOnly) if first => {}
+                Err(NoReply::NotSent(_) | NoReply::Deposed(_)) if first => {}
                 Err(NoReply::Ended(_)) if first && repeatable => repeated = true,
                 Err(error) => return Err(error),
             }
@@ -241,11 +259,13 @@ impl Sessions {
         let reply = reply.map_err(NoReply::NotSent)?;
         let left = deadline.since(self.clock.now());
         match tokio::time::timeout(left, reply).await {
-            Ok(Ok(value)) if is_read_only(&value) => {
-                session.connection.close();
-                Err(NoReply::ReadOnly)
-            }
-            Ok(Ok(value)) => Ok(value),
+            Ok(Ok(value)) => match deposed(&value, self.config().is_found_by_sentinel()) {
+                Some(text) => {
+                    session.connection.close();
+                    Err(NoReply::Deposed(text.to_owned()))
+                }
+                None => Ok(value),
+            },
             Ok(Err(_)) => Err(NoReply::Ended(session.connection.why_ended())),
             Err(_) => {
                 session.connection.suspect();
@@ -265,21 +285,37 @@ impl Sessions {
     }
 
     async fn open(&self, slot: &RuntimeSlot, deadline: Moment) -> Result<Arc<Session>> {
+        let mut why = None;
         let open = async {
             let _one_at_a_time = slot.connecting.lock().await;
             if let Some(session) = slot.usable() {
                 return Ok(session);
             }
-            let session = Arc::new(self.greet(&slot.channel).await?);
+            let session = Arc::new(self.connect(&slot.channel, &mut why).await?);
             *lock(&slot.current) = Some(session.clone());
             Ok(session)
         };
         let left = deadline.since(self.clock.now());
         match tokio::time::timeout(left, open).await {
             Ok(session) => session,
-            Err(_) => {
-                Err(self.connector.unavailable(format!("no connection within {}", format_duration(left))))
+            Err(_) => Err(why.unwrap_or_else(|| {
+                self.connector.unavailable(format!("no connection within {}", format_duration(left)))
+            })),
+        }
+    }
+
+    /// Opens a session. The master that sentinels name may be gone, or be none yet: they are asked again
+    /// then, without end, and `why` says what was in the way.
+    async fn connect(&self, channel: &str, why: &mut Option<Error>) -> Result<Session> {
+        loop {
+            match self.greet(channel).await {
+                Err(error @ Error::Unavailable { .. }) if self.config().is_found_by_sentinel() => {
+                    tracing::debug!(%error, "the sentinels are asked again");
+                    *why = Some(error);
+                }
+                other => return other,
             }
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 
@@ -316,9 +352,20 @@ impl Sessions {
             self.connector.may_use_shard_channels(&connection, channel).await?;
         }
         let (most, replicas) = (MOST_STEPS, self.config().replicas);
-        let script = Arc::new(BatchedScript { name, most, replicas, ..BatchedScript::default() });
+        let mut script = BatchedScript { name, most, replicas, ..BatchedScript::default() };
         let (text, shard_channels) = (sharded.unwrap_or(self.script.text), sharded.map(|_| shard_channels));
-        Ok(Session { connection, script, text, ended, shard_channels })
+        let reign = match self.config().is_found_by_sentinel() {
+            true => {
+                let quarantine = self.config().quarantine();
+                reign::greet(&self.connector, &connection, quarantine, self.greeting).await?
+            }
+            false => None,
+        };
+        if let Some(reign) = &reign {
+            script.key.clone_from(&reign.key);
+            script.arguments = [reign.text.clone(), reign.terms.clone()];
+        }
+        Ok(Session { connection, script: Arc::new(script), text, reign, ended, shard_channels })
     }
 
     /// The slot of the current runtime.
@@ -366,13 +413,17 @@ impl std::fmt::Debug for Sessions {
     }
 }
 
-/// Whether a server that was a master says that it is none any more. A call of several steps has it in the
-/// reply to any of them.
-fn is_read_only(value: &Value) -> bool {
+/// What a server says that was a master and is none any more. A call of several steps has it in the reply to
+/// any of them. Where Sentinel names the master, one without replicas may have been left alone.
+fn deposed(value: &Value, by_sentinel: bool) -> Option<&str> {
     match value {
-        Value::Error(text) => errors::code(text) == "READONLY",
-        Value::List(replies) => replies.iter().any(is_read_only),
-        _ => false,
+        Value::Error(text) => match errors::code(text) {
+            "READONLY" => Some(text),
+            "REIGN" | "NOREPLICAS" if by_sentinel => Some(text),
+            _ => None,
+        },
+        Value::List(replies) => replies.iter().find_map(|reply| deposed(reply, by_sentinel)),
+        _ => None,
     }
 }
 
@@ -383,9 +434,13 @@ mod tests {
     #[test]
     fn a_demoted_server_is_known_by_any_of_its_replies() {
         let error = |text: &str| Value::Error(text.to_owned());
-        assert!(is_read_only(&error("READONLY You can't write against a read only replica.")));
-        assert!(is_read_only(&Value::List(vec![Value::Int(1), error("READONLY no")])));
-        assert!(!is_read_only(&error("WRONGTYPE Operation: {a: -READONLY b}:fence")));
-        assert!(!is_read_only(&Value::Text(b"READONLY".to_vec())));
+        let is_deposed = |value: &Value| deposed(value, false).is_some();
+        assert!(is_deposed(&error("READONLY You can't write against a read only replica.")));
+        assert!(is_deposed(&Value::List(vec![Value::Int(1), error("READONLY no")])));
+        assert!(!is_deposed(&error("WRONGTYPE Operation: {a: -READONLY b}:fence")));
+        assert!(!is_deposed(&Value::Text(b"READONLY".to_vec())));
+        for text in ["REIGN the master has changed", "NOREPLICAS Not enough good replicas to write."] {
+            assert!(deposed(&error(text), true).is_some() && !is_deposed(&error(text)), "{text}");
+        }
     }
 }
