@@ -1,9 +1,9 @@
 //! State-space searches and a seeded simulation of Redlock with fencing tokens, and a search of the failovers
 //! of one Redis that Sentinel finds (`reign`).
 //!
-//! Of Redlock the decisions of the client are not modelled: `quorum.rs` and `retry.rs` are the files that production
-//! runs, compiled into this crate. What is modelled is everything around them: nodes, messages, clocks and
-//! faults.
+//! Of Redlock the decisions of the client are not modelled: `quorum.rs` and `retry.rs` are the files that
+//! production runs, compiled into this crate. What is modelled is everything around them: nodes, messages,
+//! clocks and faults.
 
 // The searches and the simulation are tests. `node` is for those of the crate's own folder, too.
 #[cfg(test)]

@@ -38,8 +38,9 @@ def connect(url: str) -> Locks:
     """Connects to the store that `url` names and checks that it is fit for locks.
 
     `file:` · `redis://host` · `redis+sentinel://a,b,c/service` · `redlock://a,b,c` · `postgres://host/db` ·
-    `etcd://a,b,c` · `zookeeper://a,b,c` · `memory:`, as the command line takes them. Share one per process: it is safe for threads, and a forked
-    child that uses it connects anew by itself."""
+    `etcd://a,b,c` · `zookeeper://a,b,c` · `memory:`, as the command line takes them.
+
+    Share one per process: it is safe for threads, and a forked child that uses it connects anew by itself."""
     _log.follow()
     return Locks(native.connect(url).wait(), url)
 

@@ -111,11 +111,11 @@ async fn many(parameters: &str, rules: &[Rule]) {
             all
         })
         .await;
-        println!(
-            "{round}: {how}; {master:?} is master; grants after {:.1} s, in sync after {:.1} s; {} grants in all",
-            granted.as_secs_f64(),
-            began.elapsed().as_secs_f64(),
-            history.acquisitions()
+        let (granted, in_sync) = (granted.as_secs_f64(), began.elapsed().as_secs_f64());
+        let grants = history.acquisitions();
+        eprintln!(
+            "{round}: {how}; {master:?} is master; grants after {granted:.1} s, all in sync after \
+             {in_sync:.1} s; {grants} grants so far"
         );
         if round % 10 == 9 {
             history.check_for(rules);
@@ -125,7 +125,7 @@ async fn many(parameters: &str, rules: &[Rule]) {
     for task in tasks {
         tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
     }
-    println!("{:?}", history.check_for(rules));
+    eprintln!("{:?}", history.check_for(rules));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

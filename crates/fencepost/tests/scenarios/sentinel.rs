@@ -53,7 +53,11 @@ async fn s52_a_link_that_is_left_open_through_a_failback_gets_nothing() {
     for locks in [&idle, &late] {
         take(locks, Duration::from_secs(60)).await.release().await.unwrap();
     }
-    let links = || all[0].cli(&["CLIENT", "LIST"]).matches(" name=fencepost ").count();
+    let links = || -> Vec<String> {
+        let clients = all[0].cli(&["CLIENT", "LIST"]);
+        let ours = clients.lines().filter(|line| line.contains(" name=fencepost "));
+        ours.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+    };
     let open = links();
     all.sentinels().iter().for_each(Sentinel::pause);
     // The last grant of the old reign, which the new master does not hear of.
@@ -62,7 +66,7 @@ async fn s52_a_link_that_is_left_open_through_a_failback_gets_nothing() {
     change_places(&all[0], &all[1]).await;
     assert!(all[0].keys_like("lock:a").is_empty());
     change_places(&all[1], &all[0]).await;
-    assert_eq!(links(), open, "links stay open");
+    assert!(open.iter().all(|link| links().contains(link)), "links stay open");
     all.sentinels().iter().for_each(Sentinel::resume);
     let tried = idle.lock("a").try_acquire().await;
     let held = tried.as_ref().is_ok_and(Option::is_some);

@@ -5,10 +5,11 @@
 -- Reply: {the reign, its quarantine's time left ms, whether this call began it}
 --
 -- The reign is `RUN REPLID LEASE ALONE SETTLED UNTIL WHY`. A server has another run id after a restart, and
--- another replication id whenever it becomes master. So a reign of another pair says that this server may not
--- know of what was granted last. Until SETTLED, in microseconds of its clock, its predecessor may grant still;
--- until UNTIL what that has granted may last. LEASE and ALONE are the longest that any client has named; a
--- longer one takes effect by a quarantine of its own, so that replicas know of it before it is needed.
+-- another replication id whenever it becomes master. So a reign of another pair says that this server may
+-- not know of what was granted last. Until SETTLED, in microseconds of its clock, its predecessor may grant
+-- still; until UNTIL what that has granted may last. LEASE and ALONE are the longest that any client has
+-- named; a longer one takes effect by a quarantine of its own, so that replicas know of it before it is
+-- needed.
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local id = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
 local time = redis.call('TIME')
@@ -25,7 +26,8 @@ local later = math.max(alone, tonumber(old_alone or '0'))
 local function write(because, settles, waits)
   local function number(value) return string.format('%.0f', value) end
   ends = number(now + waits * 1000)
-  said = table.concat({run, id, number(lease), number(alone), number(now + settles * 1000), ends, because}, ' ')
+  local settled = number(now + settles * 1000)
+  said = table.concat({run, id, number(lease), number(alone), settled, ends, because}, ' ')
   redis.call('SET', KEYS[1], said)
   return 1
 end

@@ -1,4 +1,4 @@
--- In front of ops.lua, over a link to a master that Sentinel names: may this server grant a lock, or renew it?
+-- In front of ops.lua, over a link to a master that Sentinel names: may it grant a lock, or renew it?
 -- KEYS  at the end: reign
 -- ARGV  at the end: the reign that the link has met; `SETTLED UNTIL COUNT LAG`: two times of that, and how
 --       many replicas must have been heard of within so many seconds, if the server wants any at all

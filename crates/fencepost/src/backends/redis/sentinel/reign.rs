@@ -1,5 +1,6 @@
-//! From when on a master may grant locks. A new one may not know of what the last one granted: it waits until
-//! that has ended. `scripts/greet.lua` keeps the key that says so, `scripts/reign.lua` asks it for each grant.
+//! From when on a master may grant locks. A new one may not know of what the last one granted: it waits
+//! until that has ended. `scripts/greet.lua` keeps the key that says so, `scripts/reign.lua` asks it for each
+//! grant.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex};
@@ -208,8 +209,8 @@ fn replicas(reply: &Value, label: &str) -> Replicas {
         (Some(_), Some(_)) => {
             warn_once(
                 label,
-                "a master that is cut off from its replicas goes on granting locks, without end; set on every \
-                 server `CONFIG SET min-replicas-to-write 1`, `CONFIG SET min-replicas-max-lag 2` and \
+                "a master that is cut off from its replicas goes on granting locks, without end; set on \
+                 every server `CONFIG SET min-replicas-to-write 1`, `CONFIG SET min-replicas-max-lag 2` and \
                  `CONFIG REWRITE`",
             );
             Replicas { count: 1, max_lag: DEFAULT_MAX_LAG }
