@@ -60,6 +60,10 @@ async fn a_cluster_that_has_lost_a_master_can_be_connected_to() {
 #[tokio::test]
 async fn what_a_user_lacks_on_a_cluster_is_named() {
     let cluster = Cluster::start(2, 1);
+    // Before that version, a user has a command with all that it can do, or not at all.
+    if cluster[0].version() < (7, 0) {
+        return;
+    }
     let granted = ["+@all", "-@dangerous", "+info", "+cluster|slots"];
     let users = [
         ("nomap", "-cluster|slots", "", "+cluster|slots"),
