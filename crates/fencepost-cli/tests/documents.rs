@@ -35,6 +35,8 @@ const STORES: &[(&str, &str)] = &[
     ("redis://127.0.0.1", "redis"),
     ("redis://locks.internal", "redis"),
     ("redis://:secret@db", "redis"),
+    ("redis+cluster://:secret@a,b,c", "redis-cluster"),
+    ("redis+sentinel://:secret@s1,s2,s3/mymaster", "redis-sentinel"),
     ("redlock://:secret@a,b,c,d,e", "redlock5"),
     ("etcd://a,b,c", "etcd1"),
     ("zookeeper://a,b,c/app", "zookeeper1"),

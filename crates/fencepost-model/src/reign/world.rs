@@ -135,7 +135,12 @@ impl World {
             });
             push(&|| named("acquires"), &|world| world.acquire(at, rules));
             push(&|| named("attaches"), &|world| world.attach(at, rules));
-            push(&|| named("renews"), &|world| world.renew(at, rules));
+            // The keeper has a connection of its own, and so has each runtime.
+            for over in 0..self.clients.len() {
+                push(&|| named(&format!("renews over the connection of {over}")), &|world| {
+                    world.renew(at, over, rules)
+                });
+            }
             push(&|| named("releases"), &|world| world.release(at, true));
             push(&|| named("releases, and nobody hears it"), &|world| world.release(at, false));
         }
@@ -241,8 +246,8 @@ impl World {
         true
     }
 
-    fn renew(&mut self, at: usize, rules: &Rules) -> bool {
-        let (Link::Open(index, met), client) = (self.clients[at].link, self.clients[at]) else {
+    fn renew(&mut self, at: usize, over: usize, rules: &Rules) -> bool {
+        let (Link::Open(index, met), client) = (self.clients[over].link, self.clients[at]) else {
             return false;
         };
         let server = &mut self.servers[usize::from(index)];

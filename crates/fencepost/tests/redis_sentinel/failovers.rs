@@ -51,21 +51,21 @@ fn strike(all: &mut Sentinels, round: u32, dice: &mut SplitMix64) -> &'static st
     let master = all.master().unwrap();
     let some_time = |dice: &mut SplitMix64, most: u64| std::thread::sleep(ms(dice.next_u64() % most));
     match round % 5 {
-        0 | 1 => {
+        0 | 3 => {
             all[master].kill();
             all.await_other_than(master);
             some_time(dice, 3000);
             all[master].restart_as_configured();
             "killed, restarted as a master that has been replaced"
         }
-        2 => {
+        1 => {
             all[master].pause();
             all.await_other_than(master);
             some_time(dice, 9000);
             all[master].resume();
             "paused, goes on as a master that has been replaced"
         }
-        3 => {
+        4 => {
             all[master].kill();
             some_time(dice, 400);
             all[master].restart_as_configured();
