@@ -41,7 +41,9 @@ pub(crate) fn honest(peer: &Peer, words: &[String]) -> io::Result<String> {
         "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
         "INFO" => format!("${}\r\n{INFO}\r\n", INFO.len()),
         "SCRIPT" => format!("$40\r\n{}\r\n", "0123456789".repeat(4)),
-        "SUBSCRIBE" => format!(">3\r\n+subscribe\r\n+{}\r\n:1\r\n", words[1]),
+        "SUBSCRIBE" | "SSUBSCRIBE" | "SUNSUBSCRIBE" => {
+            format!(">3\r\n+{}\r\n+{}\r\n:1\r\n", words[0].to_lowercase(), words[1])
+        }
         "PING" => "+PONG\r\n".to_owned(),
         _ => "+OK\r\n".to_owned(),
     })

@@ -221,7 +221,7 @@ async fn given_up_attempts_leave_nothing_behind_while_slots_move() {
         let stop = Arc::<AtomicBool>::default();
         let attempts: Vec<_> = (0..8_u64)
             .map(|number| {
-                let (lock, stop) = (locks.lock(format!("{{x}}{}", number % 3)).ttl(secs(60)), stop.clone());
+                let (lock, stop) = (locks.lock(format!("{{x}}{}", number % 3)).ttl(secs(600)), stop.clone());
                 tokio::spawn(async move {
                     for round in 0_u64.. {
                         if stop.load(Ordering::Relaxed) {
