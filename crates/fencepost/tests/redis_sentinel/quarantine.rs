@@ -32,6 +32,8 @@ async fn a_new_deployment_that_is_declared_grants_at_once_and_one_in_use_cannot_
     assert!(said[0].ends_with("already"), "{said:?}");
     // As after a failover.
     all[0].cli(&["SET", REIGN, "aa bb 1000 4000 1 2 switched"]);
+    let said = Locks::init(&all.url()).await.unwrap();
+    assert!(said[0].contains("grants locks in "), "{said:?}");
     let locks = connect(&all).await;
     let error = locks.lock("b").try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("in quarantine after a failover for another"), "{error}");

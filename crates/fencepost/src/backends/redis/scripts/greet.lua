@@ -36,8 +36,8 @@ end
 local wrote = 0
 if ARGV[3] == 'change' then
   wrote = write('changed', longest + later)
-elseif ARGV[3] == 'found' then
-  if not pair or same and why == 'new' and now < tonumber(ends) then wrote = write('declared', 0) end
+elseif ARGV[3] == 'found' and (same or not pair) then
+  if not pair or why == 'new' and now < tonumber(ends) then wrote = write('declared', 0) end
 elseif not same then
   lease, alone = longest, later
   wrote = write(pair and 'switched' or 'new', lease + alone)
