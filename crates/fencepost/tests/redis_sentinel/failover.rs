@@ -68,6 +68,50 @@ async fn tokens_grow_through_failover_and_failback() {
     }
 }
 
+/// Whether anything lies unread that came from one of these ports to a server.
+#[cfg(target_os = "linux")]
+fn has_unread(server: &Server, from: &[u16]) -> bool {
+    let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let number = |text: &str| u32::from_str_radix(text, 16).unwrap();
+    connections.lines().skip(1).any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let port = |at: usize| number(words[at].split_once(':').unwrap().1);
+        let unread = number(words[4].split_once(':').unwrap().1);
+        port(1) == u32::from(server.addr().port())
+            && from.iter().any(|&from| port(2) == u32::from(from))
+            && unread > 0
+    })
+}
+
+/// Before it reads that its replicas have left it, it reads what they sent until then.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_stood_still_does_not_take_its_replicas_for_near() {
+    let all = declared(2).await;
+    let idle = connect(&all).await;
+    use_once(&idle, "z").await;
+    let port = |line: &str| line.split_once(" addr=127.0.0.1:")?.1.split_once(' ')?.0.parse().ok();
+    let clients = all[0].cli(&["CLIENT", "LIST"]);
+    let locked = clients.lines().filter(|line| line.contains(" cmd=evalsha "));
+    let ports: Vec<u16> = locked.filter_map(port).collect();
+    assert!(!ports.is_empty(), "{clients}");
+    all[0].pause();
+    other_than(&all, 0).await;
+    let other = connect(&all).await;
+    let guard = bounded("the lock is granted", other.lock("a").acquire()).await.unwrap();
+    assert!(!has_unread(&all[0], &ports));
+    let tried = tokio::spawn({
+        let lock = idle.lock("a");
+        async move { lock.try_acquire().await }
+    });
+    until("a request lies there", async || has_unread(&all[0], &ports)).await;
+    all[0].resume();
+    let tried = bounded("it is answered", tried).await.unwrap();
+    let tried = tried.ok().flatten().map(|second| second.token());
+    assert_eq!(tried, None, "two hold it; the other one has token {}", guard.token());
+    guard.check().unwrap();
+}
+
 /// Lets two servers change their places while the sentinels see nothing: links stay open.
 async fn change_places(master: &Server, replica: &Server) {
     let addr = replica.addr();

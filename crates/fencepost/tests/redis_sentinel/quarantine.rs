@@ -32,6 +32,8 @@ async fn a_new_deployment_that_is_declared_grants_at_once_and_one_in_use_cannot_
     assert!(said[0].ends_with("already"), "{said:?}");
     // As after a failover.
     all[0].cli(&["SET", REIGN, "aa bb 1000 4000 1 2 switched"]);
+    let said = Locks::init(&all.url()).await.unwrap();
+    assert!(said[0].contains("grants locks in "), "{said:?}");
     let locks = connect(&all).await;
     let error = locks.lock("b").try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("in quarantine after a failover for another"), "{error}");
@@ -160,4 +162,26 @@ async fn a_lock_that_the_old_master_may_lose_too_early_is_not_renewed() {
     bounded("it ends with its lease", short.lost()).await;
     let later = locks.lock("a").ttl(ms(1000)).acquire().await.unwrap();
     assert!(later.token() > short.token());
+}
+
+/// Until when the old master may grant, no change of anything else makes shorter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_the_longest_ttl_after_a_failover_does_not_settle_it() {
+    let all = declared(1).await;
+    let times = || {
+        let reign = all[0].cli(&["GET", REIGN]);
+        let number = |at| reign.split(' ').nth(at).unwrap().parse::<u64>().unwrap();
+        (number(4), number(5))
+    };
+    all[0].cli(&["DEL", REIGN]);
+    let _first = connect(&all).await;
+    let (settled, until) = times();
+    let _longer = Locks::connect(&all.url_with("max_ttl=1500ms")).await.unwrap();
+    assert!(times().0 == settled && times().1 > until, "{:?} after {:?}", times(), (settled, until));
+    Locks::reconfigure(&all.url()).await.unwrap();
+    assert!(times().0 == settled && times().1 > until, "{:?} after {:?}", times(), (settled, until));
+    // It is the first that this server hears.
+    all[0].cli(&["SET", REIGN, "aa bb 1500 4000 1 2 switched"]);
+    Locks::reconfigure(&all.url()).await.unwrap();
+    assert_eq!(times().1 - times().0, 1_500_000, "{:?}", times());
 }

@@ -33,6 +33,11 @@ const SHARDED: (u32, u32) = (7, 0);
 /// Pause before the sentinels are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
+/// A master that was silent for longer is asked for a sign of life before anything else. One that has stood
+/// still, and been replaced, reads first what its replicas sent until they left it, and takes them for near.
+/// After one answer it has read that they left.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// Called with what the server pushes.
 pub(in crate::backends) type OnPush = Arc<dyn Fn(&[Value]) + Send + Sync>;
 
@@ -93,6 +98,8 @@ pub(in crate::backends) struct Session {
     text: &'static str,
     /// Where Sentinel names the master, unless that grants locks at once.
     reign: Option<Reign>,
+    /// When a request was sent that the server has answered: then or later it did not stand still.
+    answered: Mutex<Moment>,
     /// Closed with the connection.
     ended: watch::Receiver<()>,
     /// Where the server has channels of shards.
@@ -161,6 +168,24 @@ impl Session {
         self.reign.as_ref()
     }
 
+    /// Whether a master that Sentinel names may have stood still for too long since its last answer.
+    fn may_have_stood_still(&self, now: Moment) -> bool {
+        self.reign.is_some() && now.since(*lock(&self.answered)) > SILENCE
+    }
+
+    /// Notes that a request of that moment is answered. Fails if the server may have stood still meanwhile
+    /// for so long that its word on its replicas counts for nothing.
+    fn hears(&self, sent: Moment, now: Moment) -> Result<(), NoReply> {
+        let Some(reign) = &self.reign else { return Ok(()) };
+        if now.since(sent) > reign.max_lag {
+            self.connection.close();
+            return Err(NoReply::Ended("an answer that came too late to be believed".to_owned()));
+        }
+        let mut answered = lock(&self.answered);
+        *answered = sent.max(*answered);
+        Ok(())
+    }
+
     /// Waits until the connection has ended.
     pub(in crate::backends) async fn ended(&self) {
         let _ = self.ended.clone().changed().await;
@@ -209,7 +234,15 @@ impl Sessions {
         loop {
             let session = self.current(deadline).await.map_err(NoReply::NoSession)?;
             let mut sent = self.clock.now();
-            let mut reply = self.reply(&session, post(&session, sent, false), deadline).await;
+            let mut awake = Ok(());
+            if session.may_have_stood_still(sent) {
+                awake = Box::pin(self.wake(&session, deadline)).await;
+                sent = self.clock.now();
+            }
+            let mut reply = match awake {
+                Ok(()) => self.reply(&session, post(&session, sent, false), deadline).await,
+                Err(why) => Err(why),
+            };
             if let Ok(Value::Error(text)) = &reply {
                 let unloaded = text.starts_with("NOSCRIPT");
                 if unloaded {
@@ -222,7 +255,7 @@ impl Sessions {
                     reply = self.reply(&session, post(&session, sent, true), deadline).await;
                 }
             }
-            match reply {
+            match reply.and_then(|value| session.hears(sent, self.clock.now()).map(|()| value)) {
                 Ok(value) => return Ok(ScriptReply { value, sent, repeated }),
                 Err(NoReply::NotSent(_) | NoReply::Deposed(_)) if first => {}
                 Err(NoReply::Ended(_)) if first && repeatable => repeated = true,
@@ -230,6 +263,19 @@ impl Sessions {
             }
             first = false;
         }
+    }
+
+    /// Waits for a sign of life.
+    async fn wake(&self, session: &Session, deadline: Moment) -> Result<(), NoReply> {
+        let sent = self.clock.now();
+        let heard = match self.reply(session, session.command(&["PING"]), deadline).await {
+            Ok(_) => session.hears(sent, self.clock.now()),
+            Err(error) => Err(error),
+        };
+        heard.map_err(|error| match error {
+            NoReply::Ended(why) => NoReply::NotSent(why),
+            error => error,
+        })
     }
 
     /// Sends plain commands that only read, and returns their replies, errors included.
@@ -344,6 +390,7 @@ impl Sessions {
             None => (None, &["PING"]),
         };
         let scripts: Vec<_> = iter::once(self.script.text).chain(self.script.sharded).collect();
+        let answered = Mutex::new(self.clock.now());
         let mut greeting = self.connector.greet(&connection, channel, &scripts, last).await?;
         tracing::debug!(store = %self.config().label, "connected");
         let sharded = self.script.sharded.filter(|_| greeting.version >= SHARDED);
@@ -365,7 +412,8 @@ impl Sessions {
             script.key.clone_from(&reign.key);
             script.arguments = [reign.text.clone(), reign.terms.clone()];
         }
-        Ok(Session { connection, script: Arc::new(script), text, reign, ended, shard_channels })
+        let script = Arc::new(script);
+        Ok(Session { connection, script, text, reign, answered, ended, shard_channels })
     }
 
     /// The slot of the current runtime.

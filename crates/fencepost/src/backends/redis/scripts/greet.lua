@@ -16,17 +16,18 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 local said = redis.call('GET', KEYS[1])
-local pair, old_lease, old_alone, ends, why =
-  string.match(said or '', '^(%x+ %x+) (%d+) (%d+) %d+ (%d+) (%l+)$')
+local pair, old_lease, old_alone, settled, ends, why =
+  string.match(said or '', '^(%x+ %x+) (%d+) (%d+) (%d+) (%d+) (%l+)$')
 local same = pair == run .. ' ' .. id
 local lease, alone = tonumber(ARGV[1]), tonumber(ARGV[2])
 local longest = math.max(lease, tonumber(old_lease or '0'))
 local later = math.max(alone, tonumber(old_alone or '0'))
 
-local function write(because, settles, waits)
+local function write(because, waits)
   local function number(value) return string.format('%.0f', value) end
   ends = number(now + waits * 1000)
-  local settled = number(now + settles * 1000)
+  -- Nothing but time settles it, once the server is known to be master.
+  settled = same and settled or number(now + later * 1000)
   said = table.concat({run, id, number(lease), number(alone), settled, ends, because}, ' ')
   redis.call('SET', KEYS[1], said)
   return 1
@@ -34,14 +35,14 @@ end
 
 local wrote = 0
 if ARGV[3] == 'change' then
-  wrote = write('changed', 0, longest + later)
-elseif ARGV[3] == 'found' then
-  if not pair or same and why == 'new' and now < tonumber(ends) then wrote = write('declared', 0, 0) end
+  wrote = write('changed', longest + later)
+elseif ARGV[3] == 'found' and (same or not pair) then
+  if not pair or why == 'new' and now < tonumber(ends) then wrote = write('declared', 0) end
 elseif not same then
   lease, alone = longest, later
-  wrote = write(pair and 'switched' or 'new', alone, lease + alone)
+  wrote = write(pair and 'switched' or 'new', lease + alone)
 elseif lease > tonumber(old_lease) or alone > tonumber(old_alone) then
   lease, alone = longest, later
-  wrote = write('changed', 0, lease + alone)
+  wrote = write('changed', lease + alone)
 end
 return {said or '', math.max(0, math.ceil((tonumber(ends or '0') - now) / 1000)), wrote}

@@ -108,6 +108,8 @@ pub(in crate::backends) struct Reign {
     pub(in crate::backends::redis) text: String,
     /// What else the script is told: two times of it, and what replicas there must be.
     pub(in crate::backends::redis) terms: String,
+    /// How long a master goes on that hears nothing of its replicas.
+    pub(in crate::backends::redis) max_lag: Duration,
     /// What was left of its quarantine.
     pub(super) left: Duration,
     /// Whether the greeting has begun it.
@@ -194,7 +196,8 @@ fn read(reply: &Value, key: String, Replicas { count, max_lag }: Replicas) -> Op
     let (text, left) = (text.as_text()?.to_owned(), u64::try_from(left.as_int()?).ok()?);
     let [settled, ends] = [4, 5].map(|at| text.split(' ').nth(at));
     let terms = format!("{} {} {count} {}", settled?, ends?, max_lag.as_secs());
-    Some(Reign { key, text, terms, left: Duration::from_millis(left), is_new: is_new.as_int()? == 1 })
+    let left = Duration::from_millis(left);
+    Some(Reign { key, text, terms, max_lag, left, is_new: is_new.as_int()? == 1 })
 }
 
 /// What replicas the server wants, by the reply to `CONFIG GET min-replicas-*`. One that wants none is known

@@ -157,6 +157,7 @@ fn refused(sentinels: &Sentinels, text: &str) -> Said {
         "WRONGPASS" | "NOAUTH" | "NOPERM" => {
             Said::Refused(format!("{text}; give `sentinel_user` and `sentinel_password` in the URL"))
         }
+        _ if text.contains("max number of clients") => Said::Silent(text.to_owned()),
         _ if text.contains("unknown command") => {
             Said::Refused(format!("{text}; the URL names sentinels, mostly at port 26379, and no Redis"))
         }
@@ -202,6 +203,14 @@ mod tests {
         assert_eq!(decided("redis+sentinel://a/s", &[at("x")]).unwrap().unwrap().0, "x");
         let four = "redis+sentinel://a,b,c,d/s";
         assert!(decided(four, &[at("x"), at("x"), at("y"), at("y")]).is_none());
+    }
+
+    #[test]
+    fn a_sentinel_that_has_too_many_clients_is_an_outage() {
+        let config = Config::from_url(StoreUrl::parse(THREE).unwrap()).unwrap();
+        let Address::Sentinel(sentinels) = config.address else { panic!("{THREE}") };
+        let said = refused(&sentinels, "ERR max number of clients reached");
+        assert!(matches!(said, Said::Silent(_)), "{said:?}");
     }
 
     #[test]
