@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{self, Client, GrantReply, Op, PUSHED_TERM};
+use super::client::{self, Client, GrantReply, Op, PUSHED_TERM, Undone};
 use super::driver::batch;
 use super::driver::resp::Value;
 use super::driver::session::{ScriptReply, Session};
@@ -293,30 +293,31 @@ impl Drop for Acquire<'_> {
         let sharing = client.servers.sharing(keys.each()[0]);
         let sent = client::post(&[leave], &keys, &session, client.clock.now(), sharing);
         self.client.background.spawn(&self.client.keeper, async move {
-            // It came after all that it undoes.
-            if client.is_carried_out(sent).await && !astray {
-                return;
+            // It came after all that it undoes, unless something went astray.
+            let undone = if astray { Undone::Unknown } else { client.undone(sent).await };
+            if undone != Undone::Done {
+                leave_for(ttl, &client, &keys, &entry, (undone, single), pushes).await;
             }
-            leave_for(ttl, &client, &keys, &entry, single, pushes).await;
         });
     }
 }
 
-/// Undoes an attempt whose session has ended, or is stuck: leaves the queue and gives the lock back, again
-/// and again until the ttl has passed. What was sent may still arrive. If that is a `single` request, to have
-/// undone it settles it.
+/// Undoes an attempt whose session has ended, or is stuck, or whose slot is another node's: leaves the queue
+/// and gives the lock back, again and again until the ttl has passed. What was sent may still arrive; where
+/// that cannot be, once is enough. If it is a `single` request, to have undone it settles it.
 async fn leave_for(
     ttl: Duration,
     client: &Client,
     keys: &KeySet,
     entry: &str,
-    single: bool,
+    (undone, single): (Undone, bool),
     pushes: Option<(PushSlot, Arc<String>)>,
 ) {
     let (give_up, mut pauses) = (client.clock.now().plus(ttl), UNDO_PAUSES);
     while client.clock.now() < give_up {
         let reply = client.run(keys, Op::Leave { entry }, client.timeout(), client::freed).await;
-        if single && reply.is_ok_and(|reply| reply.value) {
+        let settles = |given_back: bool| undone == Undone::Refused || single && given_back;
+        if reply.is_ok_and(|reply| settles(reply.value)) {
             return;
         }
         let pushed = async {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{self, Client, Op};
+use super::client::{self, Client, Op, Undone};
 use super::driver::batch;
 use super::driver::resp::Value;
 use super::driver::session::Session;
@@ -97,7 +97,7 @@ impl Drop for Attachment<'_> {
         let sharing = client.servers.sharing(keys.each()[0]);
         let sent = client::post(&[back], &keys, &session, client.clock.now(), sharing);
         self.client.background.spawn(&self.client.keeper, async move {
-            if client.is_carried_out(sent).await {
+            if client.undone(sent).await == Undone::Done {
                 return;
             }
             let back = Op::Attach { owner, token, entry: &entry, ttl: NO_LONGER };

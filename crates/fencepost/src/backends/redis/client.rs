@@ -149,6 +149,16 @@ pub(super) fn renewed(reply: Value) -> Option<Result<(), Vec<u8>>> {
     }
 }
 
+/// What a request that undoes another one, sent right before it, has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undone {
+    Done,
+    /// It did nothing. What was sent before it has done what it will do.
+    Refused,
+    /// No answer came.
+    Unknown,
+}
+
 /// What attempts and holds share.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -254,11 +264,14 @@ impl Client {
         called.await.map_err(|error| error.into_error(self.config()))
     }
 
-    /// Whether a request that undoes another one was carried out.
-    pub(super) async fn is_carried_out(&self, sent: Result<Reply, String>) -> bool {
-        let Ok(reply) = sent else { return false };
-        let reply = tokio::time::timeout(self.timeout(), reply).await;
-        matches!(reply, Ok(Ok(value)) if !matches!(value, Value::Error(_)))
+    /// What a request that undoes another one has come to.
+    pub(super) async fn undone(&self, sent: Result<Reply, String>) -> Undone {
+        let Ok(reply) = sent else { return Undone::Unknown };
+        match tokio::time::timeout(self.timeout(), reply).await {
+            Ok(Ok(Value::Error(_))) => Undone::Refused,
+            Ok(Ok(_)) => Undone::Done,
+            _ => Undone::Unknown,
+        }
     }
 
     /// What an error reply to an op means. One about a key of another type says which key.
