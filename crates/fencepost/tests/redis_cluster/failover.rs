@@ -1,6 +1,6 @@
 //! Masters that change: on purpose, and because one is gone.
 
-use fencepost::Error;
+use fencepost::{Error, Locks};
 use fencepost_testkit::redis::Cluster;
 
 use crate::harness::{bounded, connect, ms, secs, slot_of, until, use_once};
@@ -63,6 +63,24 @@ async fn a_killed_master_costs_the_time_until_its_replica_takes_over() {
     let token = next.token().get();
     next.release().await.unwrap();
     assert!(use_once(&other, "a").await > token);
+}
+
+/// Nodes hear of a new master one after the other. Who asks in that moment is not sent away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_in_the_moment_of_a_planned_failover_is_done() {
+    let cluster = Cluster::start(3, 1);
+    let locks = connect(&cluster).await;
+    for round in 0..6 {
+        let handle = locks.lock("a").ttl(secs(60)).acquire().await.unwrap().detach().await.unwrap();
+        let (fresh, url) = (round % 2 == 0, format!("{}?timeout=20s", cluster.url()));
+        let master = cluster.master_of(slot_of("a"));
+        tokio::task::block_in_place(|| cluster.failover(master));
+        // A program that starts now may be told of the old master by the first node that it asks.
+        let other = if fresh { Locks::connect(&url).await.unwrap() } else { locks.clone() };
+        other.release(&handle).await.unwrap();
+        assert!(cluster.keys_like("lock:*").is_empty());
+        cluster.settle();
+    }
 }
 
 /// What was asked of a shard without a master is told after a while, and works again by itself.

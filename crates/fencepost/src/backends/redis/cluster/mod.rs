@@ -42,6 +42,9 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// A slot on its way is asked for again after at most that long.
 const TRY_AGAIN: Duration = Duration::from_millis(30);
 
+/// A node that cannot serve is asked again after that long, as long as there is time.
+const OUTAGE: Duration = Duration::from_millis(100);
+
 #[derive(Debug)]
 pub(super) struct Cluster {
     config: Config,
@@ -163,6 +166,7 @@ impl Cluster {
                         return Ok(reply);
                     };
                     redirects += 1;
+                    let is_down = redirect == Redirect::Down;
                     let pause = match redirect {
                         Redirect::Moved(owner) => {
                             self.moved(slot, owner);
@@ -187,7 +191,7 @@ impl Cluster {
                         }
                         Redirect::Down => {
                             self.refresh_soon();
-                            return Ok(reply);
+                            Some(OUTAGE)
                         }
                     };
                     if self.clock.now().plus(pause.unwrap_or_default()) >= deadline {
@@ -195,6 +199,9 @@ impl Cluster {
                     }
                     if let Some(pause) = pause {
                         tokio::time::sleep(pause).await;
+                    }
+                    if is_down {
+                        (node, sharing) = (self.owner(slot).map_err(NoReply::NoSession)?, fresh);
                     }
                 }
                 Err(error) => {
@@ -213,7 +220,11 @@ impl Cluster {
                     let left = deadline.since(self.clock.now());
                     let _ = tokio::time::timeout(left, self.refresh(began)).await;
                     let owner = self.owner(slot).map_err(NoReply::NoSession)?;
-                    if owner.address == node.address && !sharing.asking || self.clock.now() >= deadline {
+                    if owner.address == node.address && !sharing.asking {
+                        // A failover that was planned takes a moment until all nodes know of it.
+                        tokio::time::sleep(OUTAGE.min(deadline.since(self.clock.now()))).await;
+                    }
+                    if self.clock.now() >= deadline {
                         return Err(error);
                     }
                     (node, sharing) = (owner, fresh);
