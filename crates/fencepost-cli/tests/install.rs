@@ -188,7 +188,8 @@ fn the_version_names_the_commit_and_the_features() {
     let commit = commit.map(|commit| format!("{commit}; ")).unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
     let expected = format!(
-        "fencepost {version} ({commit}file, redis, redlock, postgres, etcd, zookeeper, tls, torture)\n"
+        "fencepost {version} ({commit}file, redis, redis-cluster, redis-sentinel, redlock, postgres, etcd, \
+         zookeeper, tls, torture)\n"
     );
     let store = Store::file();
     assert_eq!(store.succeed(&["--version"]), expected);
